@@ -60,9 +60,10 @@ CANCEL = ElicitResult(action="cancel")
 
 def command_of(ground: Ground, *words: str) -> StdioServerParameters:
     """Return how a host starts the server."""
+    named = "--project" in words or "--no-project" in words
     return StdioServerParameters(
         command=PROGRAM,
-        args=["mcp", *(words if "--project" in words else ("--project", os.fspath(ground.project), *words))],
+        args=["mcp", *([] if named else ("--project", os.fspath(ground.project))), *words],
         env={**os.environ},
         cwd=ground.project,
     )

@@ -111,6 +111,26 @@ async def _reads_all_of_an_output_that_was_cut(client: Client) -> None:
     assert not any(isinstance(block, ResourceLink) for block in short.content)
 
 
+def test_without_a_project_the_tools_serve_a_playground(ground: Ground) -> None:
+    ground.write("notes.txt", "mine\n")
+    before = sorted(ground.project.iterdir())
+
+    async def steps() -> None:
+        async with connected(ground, MODES[0], "--no-project", "--may-apply") as client:
+            assert client.instructions == server.WITHOUT_PROJECT
+            tools = (await client.list_tools()).tools
+            assert [tool.name for tool in tools] == ["run", "read", "write", "list", "edit"]
+            assert (await client.list_resources()).resources == [], "nothing is ever held"
+            ran = await client.call_tool("run", {"command": f"pwd; cat {ground.project}/notes.txt; echo x > made"})
+            assert f"Output:\n{ground.home}/playground\n" in text_of(ran)
+            assert "mine" not in text_of(ran)
+            assert text_of(await client.call_tool("read", {"path": "made"})).endswith("Content:\nx\n")
+            assert (await client.call_tool("undo", {})).is_error
+
+    in_world(steps)
+    assert sorted(ground.project.iterdir()) == before
+
+
 def test_clients_of_the_oldest_protocol_get_text_alone(ground: Ground) -> None:
     server = Bare(ground, "2024-11-05")
     server.run("seq 100", 2)

@@ -89,6 +89,15 @@ def test_the_settings_of_a_client_name_this_program_and_whole_paths(ground: Grou
     ]
 
 
+def test_the_settings_of_a_server_without_a_project_work_anywhere(ground: Ground) -> None:
+    done = run_cli("mcp", "--settings", "--no-project", cwd=ground.home)
+    assert json.loads(done.stdout)["mcpServers"]["unspill"]["args"][3:] == ["mcp", "--no-project"]
+    for other in ("--project", "--also"):
+        done = run_cli("mcp", "--settings", "--no-project", other, os.fspath(ground.project), cwd=ground.home)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert b"can't be used together" in done.stderr
+
+
 def test_settings_work_for_a_program_that_is_started_as_a_module(ground: Ground) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "unspill", "mcp", "--settings"], cwd=ground.project, capture_output=True, check=True

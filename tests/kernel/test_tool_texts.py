@@ -12,7 +12,7 @@ from tests.rootfs_tree import make_small_tree
 from tests.support import Ground
 from unspill import Callback, Limits, Network, Policy, Rules, Sandbox, Secrets
 from unspill.adapters.answers import Answer, answer_run
-from unspill.adapters.tools import NAME, Tool, call_run_command, run_command_tool, tools_of
+from unspill.adapters.tools import NAME, Tool, call_run_command, call_tool, run_command_tool, tools_of
 from unspill.errors import UnspillError
 from unspill.layers.lifecycle import playground_dir
 from unspill.model.permission import Allowed, Denied, Question
@@ -712,6 +712,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "roots of a rootfs": {"view": "rootfs", "roots": ("other",)},
     "container": {"after": "apply"},
     "unsandboxed": {"bwrap": b"/there/is/no/bwrap", "permissions": Rules(unsandboxed="ask")},
+    "no project": {"project": None},
+    "no project and no sandbox": {
+        "project": None,
+        "bwrap": b"/there/is/no/bwrap",
+        "permissions": Rules(unsandboxed="ask"),
+    },
+    "no project in a rootfs": {"project": None, "view": "rootfs"},
 }
 
 
@@ -722,7 +729,7 @@ def open_kind(ground: Ground, kind: str) -> Sandbox:
     for name in (*settings.get("roots", ()), *settings.pop("made", ())):
         (ground.home / name).mkdir(parents=True, exist_ok=True)
     settings["roots"] = tuple(os.fsencode(ground.home / name) for name in settings.get("roots", ()))
-    sandbox = Sandbox(ground.project, policy=Policy(**{"bwrap": ground.bwrap, **settings}))
+    sandbox = Sandbox(settings.pop("project", ground.project), policy=Policy(**{"bwrap": ground.bwrap, **settings}))
     ground.opened.append(sandbox)
     if kind == "container":
         sandbox._project = sandbox._project.with_means(container="docker", engine=None)
@@ -736,8 +743,9 @@ def as_text(ground: Ground, tools: tuple[Tool, ...]) -> str:
         for tool in tools
     ]
     text = "\n".join(parts)
-    playground = playground_dir(os.fsencode(ground.home / ".local/share/unspill"), os.fsencode(ground.project))
-    text = text.replace(os.fsdecode(playground), "PLAYGROUND")
+    for project in (ground.project, ground.home):
+        playground = playground_dir(os.fsencode(ground.home / ".local/share/unspill"), os.fsencode(project))
+        text = text.replace(os.fsdecode(playground), "PLAYGROUND")
     return text.replace(os.fspath(ground.project), "PROJECT").replace(os.fspath(ground.home), "HOME")
 
 
@@ -754,6 +762,28 @@ def test_the_tool_to_apply_is_only_there_where_the_person_wants_it(ground: Groun
     *others, apply = tools_of(sandbox, may_apply=True)
     assert [tool.name for tool in others] == ORDER
     assert as_text(ground, (apply,)) == (WORDS / "may_apply.txt").read_text()
+
+
+def test_without_a_project_there_is_no_tool_that_reviews_or_undoes(ground: Ground) -> None:
+    sandbox = open_kind(ground, "no project")
+    assert [tool.name for tool in tools_of(sandbox, may_apply=True)] == ["run", "read", "write", "list", "edit"]
+    for name in ("changes", "diff", "undo", "apply"):
+        answer = call_tool(sandbox, name, {}, may_apply=True)
+        assert answer.text == f"ERROR: there is no tool {name!r}. There are run, read, write, list, edit.\n"
+    answer = call_tool(sandbox, "run", {"command": "true", "roots": ["/opt/there/is/none"]})
+    assert answer.text.startswith("ERROR: there is no argument 'roots'. "), "nobody is asked in vain"
+
+
+def test_without_a_project_the_tools_work_on_the_playground(ground: Ground) -> None:
+    sandbox, place = open_kind(ground, "no project"), f"{ground.home}/playground"
+    assert call_tool(sandbox, "run", {"command": "pwd; echo one > note"}).text == f"Exit code: 0\nOutput:\n{place}\n"
+    said = f"Edited: {place}/note (1 place, now 4 bytes).\n"
+    assert call_tool(sandbox, "edit", {"path": "note", "old": "one", "new": "two"}).text == said
+    assert call_tool(sandbox, "write", {"path": "sub/other", "content": "x"}).text.startswith(f"Written: {place}/sub/")
+    assert call_tool(sandbox, "read", {"path": "note"}).text.endswith("Content:\ntwo\n")
+    assert call_tool(sandbox, "list", {}).text == f"{place}: 2 entries.\nEntries:\nnote  [4 bytes]\nsub/\n"
+    assert call_tool(sandbox, "run", {"command": "cat other", "working_dir": "sub"}).text.endswith("Output:\nx\n")
+    assert [path.name for path in ground.project.iterdir()] == []
 
 
 def test_run_command_is_the_same_tool_under_its_own_name(ground: Ground) -> None:

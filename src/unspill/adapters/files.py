@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 
-    Fate = After | Literal["container"]
+    Fate = After | Literal["container", "playground"]
     Found = TypeVar("Found")
 
 CONTENT = "Content:"
@@ -67,7 +67,7 @@ _SAYS_ALL = frozenset({"file_not_found", "is_directory", "permission_denied"})
 class SandboxPlaces(Record):
     """The places of a sandbox. `further` are other directories that commands change in layers; `roots` the host's.
 
-    Without a project there is no root, and `project` is the playground.
+    Without a project there is no root, and `project` is the playground: where commands start and paths begin.
 
     `user` is who its commands are. Not `has_playground` where a root is in its place. Not `is_sealed` where commands
     run without a sandbox: in a container; or, if `is_asked`, where none can be made, each once the user allows it.
@@ -86,8 +86,15 @@ class SandboxPlaces(Record):
 
     @property
     def fate(self) -> Fate:
-        """What becomes of what a command changes in the project: what the policy says, if there is a sandbox."""
-        return self.policy.after if self.is_sealed else "container"
+        """What becomes of what a command changes: in a project and in a sandbox, what the policy says."""
+        if not self.is_sealed:
+            return "container"
+        return self.policy.after if self.roots else "playground"
+
+    @property
+    def start(self) -> str:
+        """What a model calls the place where commands start."""
+        return "project" if self.roots else "playground"
 
     def inside(self, path: bytes) -> bytes:
         """Return where commands see a path of the host, if they do."""

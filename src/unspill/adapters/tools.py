@@ -8,7 +8,7 @@
 One definition for every adapter. A description says what is true of one sandbox, and never names anything of the
 person's that the sandbox hides. A model's arguments can only ask for less than the policy gives; more than that
 (`network`, `hosts`, `roots`) goes to the sandbox's approver, who is never the model. `apply` is among the tools only if
-the person wants.
+the person wants. Without a project there is nothing to review, so the tools for that are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from unspill.errors import RootRefused, UnspillError, UsageError
 from unspill.host.places import find_programs
 from unspill.model.plan import Bind, Overlay, ReadOnly, Tmpfs
 from unspill.model.rootfs import INSTALLERS, OTHERS, PROGRAM_DIRECTORIES, RUNTIMES
-from unspill.plan.view import find_cover
+from unspill.plan.view import WORKSPACE, find_cover
 from unspill.policy.paths import lies_beneath, show
 from unspill.record import Record
 from unspill.sandbox.files import MOST_DEPTH, USUAL_ENTRIES, USUAL_LINES
@@ -79,13 +79,13 @@ _PROXY = (
     "Raw sockets, UDP, ping, and programs that do not use the proxy reach nothing."
 )
 _CONTAINER_FILES = (
-    "There is no sandbox: the command is a process of a container. It starts in the project, {project}.",
+    "There is no sandbox: the command is a process of a container. It starts in the {start}, {project}.",
     "What it changes is changed at once, wherever it is, and can't be undone.",
     "{playground} is kept: a place for experiments, clones and scratch files.",
 )
 _ASKED_FILES = (
     "No sandbox can be made on this machine. A command runs only if `unsandboxed` is true and the user allows it, each "
-    "time. It starts in the project, {project}.",
+    "time. It starts in the {start}, {project}.",
     *_CONTAINER_FILES[1:],
 )
 _HELD: dict[Fate, str] = {
@@ -108,7 +108,10 @@ _WRITTEN: dict[Fate, str] = {
     "hold": "What is written in the project is held: commands see it, the project has it when the user applies it.",
     "discard": "What is written in the project is discarded at once.",
     "container": "There is no sandbox: what is written is changed at once, and can't be undone.",
+    "playground": "There is no project: what is written in the playground is kept, and can't be undone.",
 }
+# Without a project they have nothing to show and nothing to do
+_REVIEWING = ("changes", "diff", "undo", "apply")
 
 
 class Tool(Record):
@@ -126,8 +129,13 @@ class Tool(Record):
 def tools_of(sandbox: Sandbox, *, may_apply: bool = False) -> tuple[Tool, ...]:
     """Return the tools as they are for this sandbox; `apply` among them only where the person wants that."""
     places = places_of(sandbox)
-    others = (make(places) for name, (make, _call) in _OTHERS.items() if may_apply or name != "apply")
-    return (_run_tool(places, sandbox), *others)
+    _run, *others = _names(places, may_apply=may_apply)
+    return (_run_tool(places, sandbox), *(_OTHERS[name][0](places) for name in others))
+
+
+def _names(places: SandboxPlaces, *, may_apply: bool) -> list[str]:
+    left_out = _REVIEWING if not places.roots else () if may_apply else ("apply",)
+    return [name for name in ("run", *_OTHERS) if name not in left_out]
 
 
 def call_tool(
@@ -155,8 +163,8 @@ def call_tool(
         where: Where the model can read all that a stream of a run had, by the run's number and the stream's name.
         is_mine: Which operations `undo` may take back, of those that runs in this sandbox have applied.
     """
-    policy = sandbox.policy
-    names = [known for known in ("run", *_OTHERS) if may_apply or known != "apply"]
+    policy, places = sandbox.policy, places_of(sandbox)
+    names = _names(places, may_apply=may_apply)
     try:
         if name not in names:
             raise UsageError(f"there is no tool {name!a:.60}", remedy=f"There are {', '.join(names)}.")
@@ -166,7 +174,7 @@ def call_tool(
             answer = answer_run(result, policy=policy, where=where)
         else:
             make, call = _OTHERS[name]
-            given = check_arguments(make(places_of(sandbox)).schema, arguments)
+            given = check_arguments(make(places).schema, arguments)
             more: dict[str, Any] = {"is_mine": is_mine} if name == "undo" else {}
             more |= {"approver": approver} if name == "apply" else {}
             answer = call(sandbox, given, cancel_fd=cancel_fd, **more)
@@ -309,13 +317,14 @@ def _run_tool(places: SandboxPlaces, sandbox: Sandbox) -> Tool:
     if is_sealed:
         files, network = [*_files(places, sandbox)], [*_network(policy)]
     else:
-        shown = {"project": show(places.project), "playground": show(places.playground)}
+        shown = {"start": places.start, "project": show(places.project), "playground": show(places.playground)}
         files = [f"- {line}".format_map(shown) for line in (_ASKED_FILES if places.is_asked else _CONTAINER_FILES)]
         whose = "user's machine" if places.is_asked else "container"
         network = [f"The command has the network of the {whose}: do not set `network`."]
+    start = "project's root directory" if places.roots else "playground"
+    changed = " and what it changed" if places.roots else ""
     lines = [
-        "Run a terminal command in the project's root directory (or specified working directory) and return the "
-        "output.",
+        f"Run a terminal command in the {start} (or specified working directory) and return the output.",
         "",
         "File System Permissions:",
         *files,
@@ -324,9 +333,9 @@ def _run_tool(places: SandboxPlaces, sandbox: Sandbox) -> Tool:
         *(f"- {line}" for line in network),
         "",
         "Limits:",
-        *(f"- {line}" for line in _limits(policy, is_sealed=is_sealed)),
+        *(f"- {line}" for line in _limits(places)),
         "",
-        "The result begins with how the command ended and what it changed; what follows `Output:` is what it printed.",
+        f"The result begins with how the command ended{changed}; what follows `Output:` is what it printed.",
         "If the command fails, you should handle the error gracefully and provide a helpful error message to the user.",
     ]
     return Tool(name="run", description="\n".join(lines), schema=_run_schema(places))
@@ -343,11 +352,12 @@ def _run_schema(places: SandboxPlaces) -> dict[str, Any]:
         timeout["maximum"] = wall_s
         timeout["description"] += " More than the maximum is taken as that."
     playground = f' Special case: "playground" is {show(places.playground)}.' if places.has_playground else ""
+    where = f"project directory, {show(places.project)}.{playground}" if places.roots else f"playground.{playground}"
     properties = {
         "command": _text("The terminal command to run.", minLength=1),
         "working_dir": _text(
             "The working directory where the command will be executed: an absolute path, or one relative to the "
-            f"project. Defaults to the project directory, {show(places.project)}.{playground}"
+            f"{places.start}. Defaults to the {where}"
         ),
         "network": _flag(
             _asked(
@@ -376,6 +386,9 @@ def _run_schema(places: SandboxPlaces) -> dict[str, Any]:
         "timeout_s": timeout,
         "stdin": _text("What the command reads from its standard input."),
     }
+    if not places.roots:
+        # A directory is changed for a project, or not at all
+        del properties["roots"]
     if places.is_asked:
         asked = "Whether to ask the user to run this command without a sandbox. Nothing runs otherwise."
         properties["unsandboxed"] = _flag(asked, default=False)
@@ -574,8 +587,9 @@ def _texts(description: str, *, most: int) -> dict[str, Any]:
 
 
 def _path(places: SandboxPlaces, kind: str) -> dict[str, Any]:
-    playground = f" The playground is {show(places.playground)}." if places.has_playground else ""
-    where = f"The {kind}: absolute, or relative to the project, {show(places.project)}.{playground}"
+    is_apart = places.has_playground and places.playground != places.project
+    playground = f" The playground is {show(places.playground)}." if is_apart else ""
+    where = f"The {kind}: absolute, or relative to the {places.start}, {show(places.project)}.{playground}"
     return _text(where, minLength=1)
 
 
@@ -584,7 +598,8 @@ def _writable(places: SandboxPlaces) -> str:
     fate = places.fate
     if fate == "container":
         return _WRITTEN[fate]
-    paths = [places.project, *([places.playground] if places.has_playground else [])]
+    is_apart = places.has_playground and places.playground != places.project
+    paths = [places.project, *([places.playground] if is_apart else [])]
     paths += [b"/tmp"] if places.policy.tmp == "persistent" else []
     told = [*map(show, paths), *(["the directories of the system"] if places.policy.rootfs_writable else [])]
     further = f" So can {_comma(places.further)}, treated like the project." if places.further else ""
@@ -612,12 +627,13 @@ def _files(places: SandboxPlaces, sandbox: Sandbox) -> Iterator[str]:
     else:
         seen = f". Nothing else of the user's {whose} is visible."
     yield f"- Everything else is read-only{seen}"
-    if policy.permissions.roots == "ask":
+    if policy.permissions.roots == "ask" and places.roots:
         yield "- If the command must change another directory, name it in `roots`: the user is asked."
-    if policy.secrets.mask:
+    if policy.secrets.mask and places.roots:
         yield "- Files of the project with names of secrets, such as .env, are masked: they seem not to exist."
     if policy.view == "rootfs":
-        yield f"- HOME is the project directory, {show(places.project)}."
+        home = f"the project directory, {show(places.project)}" if places.roots else f"{show(WORKSPACE)}, and not kept"
+        yield f"- HOME is {home}."
         names = (*RUNTIMES, *INSTALLERS, *OTHERS)
         found = () if plan is None else find_programs(plan.rootfs, PROGRAM_DIRECTORIES, names)
         has = f" with {', '.join(found)}" if found else ""
@@ -692,14 +708,14 @@ def _network(policy: Policy) -> Iterator[str]:
     yield "For fetching websites or web content, you should use a tool made for that instead, if there is one."
 
 
-def _limits(policy: Policy, *, is_sealed: bool) -> Iterator[str]:
-    limits = policy.limits
+def _limits(places: SandboxPlaces) -> Iterator[str]:
+    policy, limits = places.policy, places.policy.limits
     if limits.wall_s is not None:
         yield f"A command is ended after {limits.wall_s:g} seconds; `timeout_s` can only make that less."
-    if is_sealed and policy.after == "apply" and policy.after_timeout == "hold":
+    if places.fate == "apply" and policy.after_timeout == "hold":
         yield "What a command has changed when its time is over is held, and not applied by itself."
     yield f"Of its output you see at most {policy.shown_lines} lines, from the beginning and from the end."
-    if is_sealed:
+    if places.is_sealed:
         yield "Nothing runs on when the command has ended: no background processes, no servers."
 
 

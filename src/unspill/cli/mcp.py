@@ -11,7 +11,7 @@ import os
 import sys
 
 from unspill.changes.scan import CollectorPaused
-from unspill.cli.main import Option, verb
+from unspill.cli.main import NO_PROJECT, Option, verb
 from unspill.cli.output import print_json
 from unspill.errors import UsageError
 from unspill.host.places import own_words
@@ -34,6 +34,7 @@ _PATIENCE_S, _LONGEST_S = 5.0, 600.0
 
 @verb(
     "Serve a sandbox's tools over MCP on standard input and output. Your MCP client starts this.",
+    NO_PROJECT,
     Option(name="--also", metavar="DIR", repeated=True, help="another project to serve (repeatable)"),
     Option(name="--ask", metavar="WHOM", help="who answers questions: client, queue or deny (nobody)"),
     Option(name="--remember", help="also offer clients answers that last longer than one run"),
@@ -100,7 +101,11 @@ def _wanted(arguments: Arguments) -> dict[str, Any]:
     return {"whom": whom, "may_remember": arguments.flag("--remember"), "patience_s": seconds}
 
 
-def _projects(arguments: Arguments) -> list[bytes]:
+def _projects(arguments: Arguments) -> list[bytes | None]:
+    for other in ("--project", "--also"):
+        arguments.only_one(other, "--no-project")
+    if arguments.flag("--no-project"):
+        return [None]
     given = arguments.value("--project")
     first = find_project(os.getcwdb()) if given is None else os.fsencode(given)
     return [first, *map(os.fsencode, arguments.values("--also"))]
@@ -117,11 +122,15 @@ def _settings(arguments: Arguments) -> dict[str, Any]:
         raise UsageError(
             "--settings is for a server that its client starts, --http for one that you start", remedy=remedy
         )
-    first, *others = (os.path.abspath(project) for project in _projects(arguments))
-    for project in (first, *others):
-        check_root(resolve_project(project), home=find_own_locations().home, own=())
-    words = ["mcp", "--project", os.fsdecode(first)]
-    words += [word for other in others for word in ("--also", os.fsdecode(other))]
+    words, option = ["mcp"], "--project"
+    for project in _projects(arguments):
+        if project is None:
+            words += ["--no-project"]
+            continue
+        path = os.path.abspath(project)
+        check_root(resolve_project(path), home=find_own_locations().home, own=())
+        words += [option, os.fsdecode(path)]
+        option = "--also"
     for name in ("--sandbox", "--ask", "--patience"):
         value = arguments.value(name)
         words += [] if value is None else [name, value]

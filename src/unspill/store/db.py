@@ -65,6 +65,7 @@ PARTS = (
     *(b"layers", b"work", b"runs", b"locks", b"copies", b"operations", b"pending", b"masks", b"bases", b"audit"),
     *(b"empty", b"skeletons"),
 )
+_PARTS = frozenset(PARTS)
 
 
 def check_state_dir(state: bytes) -> bool:
@@ -263,6 +264,9 @@ class Store:
             make_state_dir(state)
             check_state_dir(state)
             _make_private_file(path)
+        elif not _PARTS.issubset(os.listdir(state)):
+            # Somebody tidied up, or put back a copy without empty directories
+            make_state_dir(state)
         db = Database(path)
         try:
             version = read_version(db)

@@ -61,6 +61,17 @@ def test_everything_is_for_the_owner_alone_whatever_the_umask(state: bytes, umas
     assert {name for name, bits in modes.items() if bits == 0o700} == set(PARTS) - {b"empty"}
 
 
+@pytest.mark.parametrize("part", PARTS, ids=os.fsdecode)
+def test_a_part_that_was_lost_is_made_again_as_it_was(state: bytes, part: bytes) -> None:
+    with Store.open(state) as store:
+        store.facts.put("key", "value")
+        before = mode(os.path.join(state, part))
+    os.rmdir(os.path.join(state, part))
+    with Store.open(state) as store:
+        assert store.facts.find("key") == "value"
+    assert mode(os.path.join(state, part)) == before
+
+
 def test_directories_above_are_made_for_the_owner_alone_too(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

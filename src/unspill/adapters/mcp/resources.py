@@ -212,6 +212,7 @@ def list_resources(projects: Projects) -> list[Resource]:
             mime_type="text/x-diff",
         )
         for name, sandbox in projects.named.items()
+        if places_of(sandbox).roots
     ]
 
 

@@ -107,6 +107,10 @@ INSTRUCTIONS = (
     "Commands run in a sandbox over the project; `changes`, `diff` and `undo` are about what they changed. "
     "Where more is needed than the sandbox has, the user is asked, never the model."
 )
+WITHOUT_PROJECT = (
+    "Commands run in a sandbox, in a playground that is kept; nothing else of the user's can be changed. "
+    "Where more is needed than the sandbox has, the user is asked, never the model."
+)
 IN_CONTAINER = "Commands run without a sandbox, as plain processes: what they change is changed at once, for good."
 # The place of calls that read all that is held: they take memory, and hardly any time
 READING = "reading"
@@ -170,7 +174,7 @@ def make_server(
     server = Server(
         NAME,
         version=__version__,
-        instructions=INSTRUCTIONS if all(places_of(one).is_sealed for one in several) else IN_CONTAINER,
+        instructions=_instructions(several),
         lifespan=_calls,
         on_list_tools=handlers.list_tools,
         on_call_tool=handlers.call_tool,
@@ -181,6 +185,13 @@ def make_server(
     security = RequestStateSecurity.ephemeral(ttl=LONGEST_S)
     server.middleware.append(RequestStateBoundary(security, default_audience=NAME))
     return server
+
+
+def _instructions(sandboxes: Sequence[Sandbox]) -> str:
+    places = [places_of(sandbox) for sandbox in sandboxes]
+    if not all(one.is_sealed for one in places):
+        return IN_CONTAINER
+    return INSTRUCTIONS if any(one.roots for one in places) else WITHOUT_PROJECT
 
 
 @asynccontextmanager
