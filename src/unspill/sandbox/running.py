@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import stat
 import time
 
@@ -32,13 +31,7 @@ from unspill.errors import (
 from unspill.host.dirfd import DESCRIPTORS_REMEDY, Beneath
 from unspill.host.libc import DeferredSignals
 from unspill.layers.lifecycle import drop_run, find_hidden, open_run, seal_run
-from unspill.layers.locks import (
-    SandboxLock,
-    StackUse,
-    spill_dir,
-    this_process,
-    upper_dir,
-)
+from unspill.layers.locks import StackUse, spill_dir, this_process, upper_dir, wait_for_lock
 from unspill.layers.mask import MaskUse
 from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
@@ -114,7 +107,6 @@ else:
 
 
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
-_LONGEST_PAUSE_MS = 20
 _NOT_EXECUTED = (126, 127)
 _NOT_IN_ROOTFS = "`unspill rootfs info --tools` lists what the rootfs has; `pull --package NAME` adds to it."
 
@@ -163,7 +155,7 @@ def _run_in_turn(project: Project, spec: RunSpec) -> RunResult:
     if spec.after == "discard":
         with StackUse(project.store.state, project.row.id, alone=False):
             return _run(project, spec)
-    lock = _wait_for_turn(project, spec.cancel_fd)
+    lock = wait_for_lock(project.store.state, project.row.id, spec.cancel_fd)
     if lock is None:
         return never_begun(project)
     with lock:
@@ -180,22 +172,6 @@ def _hold_left(project: Project, spec: RunSpec) -> None:
 def _tell_interrupted(spec: RunSpec, runs: tuple[Run, ...]) -> None:
     if spec.on_interrupted is not None:
         spec.on_interrupted(runs)
-
-
-def _wait_for_turn(project: Project, cancel_fd: int | None) -> SandboxLock | None:
-    """Return the sandbox's lock, held, or None if the caller gave up before it was free."""
-    lock = SandboxLock(project.store.state, project.row.id)
-    if cancel_fd is None:
-        lock.acquire()
-        return lock
-    given_up = select.poll()
-    given_up.register(cancel_fd, select.POLLIN)
-    pause_ms = 1
-    while not lock.try_acquire():
-        if given_up.poll(pause_ms):
-            return None
-        pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
-    return lock
 
 
 def _run(project: Project, spec: RunSpec) -> RunResult:
