@@ -219,7 +219,10 @@ def test_e6_a_grant_does_not_cover_another_loader_of_the_project(arena: Arena, g
     ],
 )
 def test_e6_what_runs_a_file_is_read_as_the_kernel_reads_it(head: bytes, found: bytes | None) -> None:
-    """Begin a file in every form. What is unclear is nothing, and so allowed once only."""
+    """Begin a file in every form. What is unclear is nothing, and so allowed once only.
+
+    Control: what runs a plain script is found.
+    """
     assert running._interpreter_of(head) == found
 
 
