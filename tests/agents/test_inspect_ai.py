@@ -275,7 +275,7 @@ def test_cancelling_a_command_kills_all_of_it_at_once() -> None:
         assert processes_with(word) == []
         return time.monotonic() - began
 
-    assert in_sample(work) < 5
+    assert in_sample(work) < 20
     assert left() == []
 
 

@@ -94,7 +94,7 @@ def test_hosts_and_roots_are_asked_for_one_by_one(ground: Ground, mode: str) -> 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_question_that_nobody_answers_in_time_is_denied(ground: Ground, mode: str) -> None:
     ground.configure("[permissions]\nwait_s = 1\n")
-    person = Person(say("Allow"), after_s=4.0 if mode == "legacy" else 2.0)
+    person = Person(say("Allow"), after_s=30.0 if mode == "legacy" else 2.0)
 
     async def steps() -> None:
         async with connected(ground, mode, person=person) as client:
@@ -103,7 +103,7 @@ def test_a_question_that_nobody_answers_in_time_is_denied(ground: Ground, mode: 
             assert late.is_error
             assert "in time" in text_of(late)
             if mode == "legacy":
-                assert time.monotonic() - began < 3.5, "the model does not wait for who does not answer"
+                assert time.monotonic() - began < 20, "the model does not wait for who does not answer"
 
     in_world(steps)
     assert not (ground.project / "file").exists()
@@ -264,7 +264,7 @@ def test_a_model_is_told_at_once_what_the_user_can_do_and_the_answer_counts_for_
             began = time.monotonic()
             refused = await client.call_tool("run", WANTED)
             assert refused.is_error
-            assert time.monotonic() - began < 5, "a model does not wait for minutes"
+            assert time.monotonic() - began < 20, "a model does not wait for minutes"
             identity = waiting_id(text_of(refused))
             again = await client.call_tool("run", WANTED)
             assert waiting_id(text_of(again)) == identity, "the same is not asked twice"

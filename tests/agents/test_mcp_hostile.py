@@ -177,7 +177,7 @@ def test_e3_a_time_can_be_made_shorter_and_not_longer(ground: Ground, wire: Wire
     """
     word = lasting()
     result = wire.call("run", {"command": f"sleep {word}", "timeout_s": 0.3})
-    assert result["structuredContent"]["duration_s"] < 1.9
+    assert "timed out after 0.3s" in result["content"][0]["text"]
     wanted = [{"command": f"sleep {word}", "timeout_s": time_s} for time_s in (1000, None)]
     asked = [wire.put("tools/call", {"name": "run", "arguments": one}) for one in wanted]
     for answer in wire.answers(asked):

@@ -3,9 +3,11 @@
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -358,7 +360,7 @@ def test_cancelling_a_call_kills_the_whole_tree_and_the_next_call_works(ground: 
             waits = asyncio.create_task(client.call_tool("run", {"command": f"sleep {other}"}))
             began = time.monotonic()
             await client.list_tools()
-            assert time.monotonic() - began < 2, "nothing waits for a run but what must"
+            assert time.monotonic() - began < 20, "nothing waits for a run but what must"
             call.cancel()
             await until_gone(word)
             await until_started(other)
@@ -541,6 +543,7 @@ def test_two_clients_of_one_sandbox_follow_one_another(ground: Ground) -> None:
     assert (ground.project / "count").read_text() == "10\n"
 
 
+_IN_OPEN = 0x20
 WAITING = [
     *(("apply", how) for how in ("cancelled", "the client goes", "SIGTERM", "not at all")),
     *(("undo", how) for how in ("cancelled", "not at all")),
@@ -560,16 +563,24 @@ def test_what_waits_for_its_turn_when_it_is_cancelled_does_not_happen_afterwards
     was = (ground.project / "made").exists()
     assert server.process.stdin is not None
     assert server.process.stdout is not None
-    locked = lock_of(ground, tool)
+    locked, opened = lock_of(ground, tool)
     server.send("tools/call", {"name": tool, "arguments": {}}, 3)
-    time.sleep(0.4)
+    assert opened.poll(20_000), "it has come as far as to the lock"
     if how == "cancelled":
         server.send("notifications/cancelled", {"requestId": 3})
+        # A cancelled call has no answer: one that came later has, when the server has read both
+        server.send("tools/call", {"name": "changes", "arguments": {}}, 5)
+        assert server.receive()["id"] == 5
     elif how == "the client goes":
         server.process.stdin.close()
     elif how == "SIGTERM":
         server.process.send_signal(signal.SIGTERM)
-    time.sleep(0.4)
+    if how in ("the client goes", "SIGTERM"):
+        # Nothing of it waits for the lock any more
+        assert server.process.wait(timeout=20) in (0, -signal.SIGTERM)
+        with contextlib.suppress(BrokenPipeError):
+            server.process.stdin.close()
+        server.process.stdout.close()
     os.close(locked)
     if how in ("cancelled", "not at all"):
         # Whatever the answer to that is, this comes after all that the other could do
@@ -577,20 +588,22 @@ def test_what_waits_for_its_turn_when_it_is_cancelled_does_not_happen_afterwards
         while server.receive().get("id") != 4:
             pass
         server.end()
-    else:
-        assert server.process.wait(timeout=20) in (0, -signal.SIGTERM)
-        with contextlib.suppress(BrokenPipeError):
-            server.process.stdin.close()
-        server.process.stdout.close()
     assert (ground.project / "made").exists() is (was if how != "not at all" else not was)
 
 
-def lock_of(ground: Ground, tool: str) -> int:
-    """Take what a tool waits for: an apply for the sandbox, an undo for the project's own directory."""
+def lock_of(ground: Ground, tool: str) -> tuple[int, select.poll]:
+    """Take what a tool waits for: an apply for the sandbox, an undo for the project's own directory.
+
+    The other is ready as soon as somebody else opens that.
+    """
     if tool == "apply":
         [place] = (path for path in (ground.state / "locks").iterdir() if "." not in path.name)
     else:
         place = ground.project
     fd = os.open(place, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    return fd
+    libc, opened = ctypes.CDLL(None), select.poll()
+    watching = libc.inotify_init1(os.O_CLOEXEC)
+    assert libc.inotify_add_watch(watching, os.fsencode(place), _IN_OPEN) > 0
+    opened.register(watching, select.POLLIN)
+    return fd, opened

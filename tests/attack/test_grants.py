@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -91,6 +92,138 @@ def test_e6_a_grant_does_not_cover_a_program_that_was_exchanged(
         patch.setattr("unspill.sandbox.running.identify_program", unidentified)
         sandbox.discard()
         assert is_used_for_another(ground, sandbox, person, case)
+
+
+# What is made before the tool is allowed, besides `interp`, and which file is exchanged afterwards
+INTERPRETERS = {
+    "named in full": ("printf '#!%s/interp\\n' $PWD > tool", "interp"),
+    "named from the working directory": ("printf '#! ./interp\\n' > tool", "interp"),
+    "of the interpreter": ("printf '#!%s/first\\n' $PWD > tool; printf '#!%s/interp\\n' $PWD > first", "interp"),
+    "found by env": (
+        "mkdir -p .packages/bin; mv interp .packages/bin; printf '#!/usr/bin/env interp\\n' > tool",
+        "bin",
+    ),
+    "behind options of env": ("printf '#!/usr/bin/env -S A=b %s/interp\\n' $PWD > tool", "interp"),
+    "in the playground": ("mv interp ~/playground; printf '#!%s/playground/interp\\n' $HOME > tool", "playground"),
+    "that is told to run another script": ("printf '#!/bin/sh %s/interp\\n' $PWD > tool", "interp"),
+}
+PLACES = {"interp": "interp", "bin": ".packages/bin/interp", "playground": "~/playground/interp"}
+
+
+def is_used_by_another(sandbox: Sandbox, person: Longest, case: str, command: list[str]) -> bool:
+    """Have a script allowed, exchange what runs it, and tell whether that ran without a question."""
+    before, place = INTERPRETERS[case]
+    make = f"{WRITE.format('benign', 'interp')}; chmod 755 interp; {before}"
+    assert sandbox.run(f"{make}; chmod 755 tool *; true", after="hold").ok
+    first = sandbox.run(command, hosts=["example.org"], after="hold")
+    assert first.stdout.kept() == b"benign\n", first.text()
+    asked = len(person.asked)
+    sandbox.run(WRITE.format("hostile", PLACES[place]), after="hold")
+    second = sandbox.run(command, hosts=["example.org"], after="hold")
+    assert second.stdout.kept() == b"hostile\n", second.text()
+    return len(person.asked) == asked
+
+
+@pytest.mark.view("sealed", reason="a rootfs has no place for these paths; its own scripts are allowed once only")
+@pytest.mark.parametrize("case", INTERPRETERS)
+def test_e6_a_grant_does_not_cover_an_interpreter_that_was_exchanged(
+    arena: Arena, ground: Ground, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have a script allowed for as long as it goes, exchange the program that runs it, and start it again.
+
+    Control: where nobody looks at what runs a script, the grant covers the other one.
+    """
+    monkeypatch.setenv("PATH", f"{ground.project}/.packages/bin:/usr/bin:/bin")
+    person = Longest()
+    sandbox = attended(ground, person)
+    assert not is_used_by_another(sandbox, person, case, ["./tool"])
+    with arena.patch.context() as patch:
+        patch.setattr(running, "_interpreter_of", lambda _head: None)
+        sandbox.discard()
+        assert is_used_by_another(sandbox, person, case, ["./tool"])
+
+
+@pytest.mark.view("sealed", reason="a rootfs shows no toolchain")
+def test_e6_a_grant_for_a_tool_outside_does_not_cover_another_interpreter_in_the_project(
+    arena: Arena, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exchange the project's own interpreter that a script of a toolchain names, as tools of a virtual environment do.
+
+    Control: where nobody looks at what runs a script, the grant covers the other one.
+    """
+    toolchain = ground.home / ".cargo/bin"
+    toolchain.mkdir(parents=True)
+    (toolchain / "outside").write_text(f"#!{ground.project}/interp\n")
+    (toolchain / "outside").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{toolchain}:/usr/bin:/bin")
+    person = Longest()
+    sandbox = attended(ground, person)
+    assert not is_used_by_another(sandbox, person, "named in full", ["outside"])
+    with arena.patch.context() as patch:
+        patch.setattr(running, "_interpreter_of", lambda _head: None)
+        assert is_used_by_another(sandbox, person, "named in full", ["outside"])
+
+
+@pytest.mark.view("sealed", reason="the same program is looked for on the host")
+def test_e6_a_grant_does_not_cover_another_loader_of_the_project(arena: Arena, ground: Ground) -> None:
+    """Give a program a loader in the project, have it allowed, and exchange the loader.
+
+    Control: where nobody looks at what loads a program, the grant covers the other one.
+    """
+    program = bytearray(Path("/usr/bin/true").read_bytes())
+    loader = running._interpreter_of(bytes(program[:8192]))
+    assert loader is not None
+    assert loader.startswith(b"/")
+    start = program.index(loader)
+    program[start : start + len(loader)] = b"./loader".ljust(len(loader), b"\0")
+    (ground.project / "tool").write_bytes(program)
+    (ground.project / "tool").chmod(0o755)
+    person = Longest()
+    sandbox = attended(ground, person)
+    copy = f"cp {os.fsdecode(loader)} loader; chmod 755 loader; "
+
+    def is_covered() -> bool:
+        assert sandbox.run(copy, after="hold").ok
+        assert sandbox.run(["./tool"], hosts=["example.org"], after="hold").ok
+        asked = len(person.asked)
+        assert sandbox.run(f"{copy} echo more >> loader", after="hold").ok
+        assert sandbox.run(["./tool"], hosts=["example.org"], after="hold").ok
+        return len(person.asked) == asked
+
+    assert not is_covered()
+    with arena.patch.context() as patch:
+        patch.setattr(running, "_interpreter_of", lambda _head: None)
+        assert is_covered()
+
+
+@pytest.mark.parametrize(
+    ("head", "found"),
+    [
+        (b"", None),
+        (b"echo no mark\n", None),
+        (b"#!/bin/sh\n", b"/bin/sh"),
+        (b"#! \t/bin/sh -eu \nx", b"/bin/sh"),
+        (b"#!interp\n", b"./interp"),
+        (b"#!/bin/sh script\n", b""),
+        (b"#!/bin/sh --rcfile=/x/y\n", b""),
+        (b"#!/usr/bin/env python3\n", b"python3"),
+        (b"#!/usr/bin/env ./python3\n", b"./python3"),
+        (b"#!/usr/bin/env -S python3\n", b""),
+        (b"#!/usr/bin/env A=b\n", b""),
+        (b"#!/usr/bin/env\n", b""),
+        (b"#!\n", b""),
+        (b"#!/bin/sh", b""),
+        (b"#!/" + b"a" * 300 + b"\n", b""),
+        (b"\x7fELF", b""),
+        (b"\x7fELF\x02\x01" + b"\xff" * 100, b""),
+    ],
+)
+def test_e6_what_runs_a_file_is_read_as_the_kernel_reads_it(head: bytes, found: bytes | None) -> None:
+    """Begin a file in every form. What is unclear is nothing, and so allowed once only.
+
+    Control: what runs a plain script is found.
+    """
+    assert running._interpreter_of(head) == found
 
 
 def test_e6_a_program_that_was_exchanged_between_the_answer_and_the_run_is_not_run(

@@ -94,7 +94,7 @@ def test_an_answer_for_always_is_remembered_for_this_very_command(net: Internet)
 
 
 def test_the_time_that_a_person_thinks_is_not_the_commands(net: Internet) -> None:
-    result, _ = ask(net, CURL, {"example.org": (True, 3.0)}, "six", timeout=2.0)
+    result, _ = ask(net, CURL, {"example.org": (True, 4.5)}, "six", timeout=4.0)
     assert result.stdout.kept() == b"hello\n", result.text()
     result, _ = ask(net, "sleep 3", {}, "six", timeout=2.0)
     assert result.exit_code == 124
@@ -104,7 +104,7 @@ def test_a_command_that_goes_on_by_itself_after_the_answer_still_times_out(net: 
     begun = time.monotonic()
     result, _ = ask(net, f"{CURL}; sleep 30", {"example.org": (True, 1.0)}, "seven", timeout=2.0)
     assert result.exit_code == 124
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 25
 
 
 SPIN = "for n in 1 2 3 4 5; do curl -s -m 0.3 https://h$n.example.org/; done; while :; do :; done"
@@ -117,14 +117,14 @@ def test_a_command_can_not_run_for_ever_by_asking(net: Internet, command: str) -
     begun = time.monotonic()
     result, _ = ask(net, command, slow, "spin", timeout=2.0, settings=settings)
     assert result.exit_code == 124
-    assert time.monotonic() - begun < 9
+    assert time.monotonic() - begun < 18, "nobody has waited for the person"
 
 
 def test_a_command_that_does_not_wait_for_its_own_question_ends_at_once(net: Internet) -> None:
     begun = time.monotonic()
     result, questions = ask(net, f"{CURL} & sleep 1; echo done", {"example.org": (True, 20.0)}, "eight")
     assert result.stdout.kept() == b"done\n"
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 18
     assert len(questions) == 1
     assert net.met() == []
 

@@ -2,6 +2,7 @@
 """The async face: the same runs, an event loop that is never blocked, and tasks whose end is the run's end."""
 
 import asyncio
+import os
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -91,21 +92,26 @@ def test_cancelling_the_task_kills_the_run(ground: Ground, engine: str) -> None:
 
 def test_a_run_that_waits_for_another_can_be_cancelled(ground: Ground) -> None:
     sandbox = ground.sandbox()
+    read_end, write_end = os.pipe()
+    word = lasting()
 
-    async def work() -> float:
-        first = asyncio.create_task(sandbox.arun("sleep 1.5; touch first"))
-        await asyncio.sleep(0.3)
+    async def work() -> None:
+        # It has its turn until it is told to go on
+        first = asyncio.create_task(sandbox.arun(["sh", "-c", "read line; touch first", word], stdin=read_end))
+        while not processes_with(word):
+            await asyncio.sleep(0.02)
         second = asyncio.create_task(sandbox.arun("touch second"))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         second.cancel()
-        begun = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             await second
-        waited = time.monotonic() - begun
+        assert not first.done()
+        os.write(write_end, b"go on\n")
         assert (await first).ok
-        return waited
 
-    assert drive(work()) < 0.6
+    drive(work())
+    os.close(read_end)
+    os.close(write_end)
     assert kinds(sandbox.changes()) == {"first": "added"}
 
 

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,9 @@ from unspill import (
     TimedOut,
 )
 from unspill.errors import BwrapMissing, BwrapUnsafe, SandboxUnavailable, UsageError
-from unspill.runner.launcher import get_launcher
+from unspill.runner import perform
+from unspill.runner.launcher import Launcher, get_launcher
+from unspill.runner.watch import Watch
 
 pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
@@ -114,6 +118,48 @@ def test_cancelling_before_the_start_is_in_time_and_holds_nothing(ground: Ground
     assert result.outcome == Cancelled()
     assert not result.held
     assert ground.left_behind() == []
+
+
+@pytest.mark.parametrize("after", ["hold", "discard"])
+def test_a_run_that_is_given_up_at_the_last_moment_does_not_begin(
+    ground: Ground, after: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its turn, and all is ready. Control: where nobody looks then, it is at work before it is killed."""
+    word = lasting()
+    read_end, write_end = os.pipe()
+    started: list[Event] = []
+
+    def give_up_and_launch(**options: bool) -> Launcher:
+        os.write(write_end, b"x")
+        return get_launcher(**options)
+
+    def watch_late(watch: Watch) -> Any:
+        until(lambda: bool(processes_with(word)))
+        return until_dead(watch)
+
+    def attempt() -> Any:
+        started.clear()
+        return ground.run(f"sleep {word}", after=after, cancel_fd=read_end, on_event=started.append).outcome
+
+    until_dead = Watch.until_dead
+    monkeypatch.setattr(perform, "get_launcher", give_up_and_launch)
+    monkeypatch.setattr(Watch, "until_dead", watch_late)
+    assert attempt() == Cancelled()
+    assert not any(isinstance(event, Started) for event in started)
+    assert ground.left_behind() == []
+    monkeypatch.setattr(perform, "is_given_up", lambda _fd: False)
+    os.read(read_end, 1)
+    assert attempt() == Cancelled()
+    assert any(isinstance(event, Started) for event in started)
+    os.close(read_end)
+    os.close(write_end)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
 
 
 def test_a_command_that_is_not_there_is_127(ground: Ground, engine: str) -> None:

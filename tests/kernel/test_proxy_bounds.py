@@ -19,6 +19,7 @@ from tests.unit.network.host_vectors import VECTORS
 from tests.unit.network.scene import Names, Scene, echo, read_all, scene, server, wait_until
 from tests.unit.network.test_protocols import AMBIGUOUS
 from unspill.model.run import Budget
+from unspill.network import relay
 from unspill.network.proxy import DENIALS_KEPT, ProxyLimits, Questions
 from unspill.policy.hosts import Destination, pack_address, parse_rules
 
@@ -139,9 +140,8 @@ def test_a_request_that_is_larger_than_the_budget_is_not_sent_at_all() -> None:
 def test_a_client_that_does_not_say_what_it_wants_is_closed_in_time(first: bytes) -> None:
     with scene(["example.org"], limits=HURRIED) as stage, stage.client() as client:
         client.sendall(first)
-        started = time.monotonic()
+        # A client of a scene waits for less than the proxy does by default
         read_all(client)
-        assert time.monotonic() - started < 3
     assert stage.names.asked == []
 
 
@@ -163,7 +163,7 @@ def drip(client: socket.socket, seconds: float) -> None:
 
 def test_a_client_that_sends_a_byte_at_a_time_is_closed_in_time() -> None:
     with scene(["example.org"], limits=HURRIED) as stage, stage.client() as client:
-        drip(client, 3)
+        drip(client, 10)
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,7 @@ def test_a_tunnel_without_a_first_message_is_closed_in_time(first: bytes) -> Non
         opened(stage, "example.org:443") as client,
     ):
         client.sendall(first)
-        started = time.monotonic()
         read_all(client)
-        assert time.monotonic() - started < 3
     assert [item.verdict for item in stage.proxy.connections()] == ["cut"]
 
 
@@ -188,16 +186,106 @@ def test_an_open_tunnel_may_be_silent_for_long() -> None:
     with (
         server(echo) as port,
         scene(["example.org"], servers={443: port}, limits=HURRIED) as stage,
-        opened(stage, "example.org:443") as client,
+        stage.client() as client,
     ):
         hello = real_hello("example.org")
-        client.sendall(hello)
+        # Together: on a busy machine the second of two messages may come too late
+        client.sendall(b"CONNECT example.org:443 HTTP/1.1\r\n\r\n" + hello)
+        received = b""
+        while not received.endswith(hello):
+            received += client.recv(65536)
         time.sleep(1.2)
         client.sendall(b"later")
-        received = b""
-        while len(received) < len(hello) + 5:
+        while not received.endswith(b"later"):
             received += client.recv(65536)
-    assert received == hello + b"later"
+    assert received == b"HTTP/1.1 200 Connection established\r\n\r\n" + hello + b"later"
+
+
+@pytest.mark.parametrize("count", range(12))
+@pytest.mark.parametrize("has_gate", [False, True])
+def test_a_flow_whose_source_has_ended_always_ends(count: int, has_gate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the round in which it sees the end: one that waits for neither side is never looked at again."""
+    monkeypatch.setattr(relay, "_PIPE_BYTES", 1)
+    monkeypatch.setattr(relay, "_COPY_BYTES", 1)
+    (client, source), (sink, reader) = socket.socketpair(), socket.socketpair()
+    pipes = relay.PipePool()
+    gate = relay.HelloGate(Destination(host="example.org", port=443), is_required=True) if has_gate else None
+    flow = relay.Flow(source, sink, relay.Meter("up_bytes", None), pipes, gate=gate)
+    with client, source, sink, reader:
+        for side in (source, sink):
+            side.setblocking(False)
+        client.sendall(real_hello("example.org")[:count])
+        client.close()
+        flow.pump()
+        while flow.wants_source or flow.wants_sink:
+            flow.pump()
+        assert flow.is_over
+        assert read_all(reader) == (b"" if has_gate else real_hello("example.org")[:count])
+    pipes.close()
+
+
+LEAVING = {
+    "after a whole request": b"GET http://example.org/ HTTP/1.1\r\n\r\n",
+    "after more than its request": b"GET http://example.org/ HTTP/1.1\r\n\r\nGET http://example.org/ HTTP/1.1\r\n\r\n",
+    "in a tunnel": b"CONNECT example.org:9 HTTP/1.1\r\n\r\n!",
+}
+
+
+def meet_and_leave(stage: Scene, sent: bytes) -> None:
+    with stage.client() as client:
+        client.sendall(sent)
+        received = b""
+        while not received.endswith(b"ok"):
+            received += client.recv(100)
+
+
+@pytest.mark.parametrize("how", LEAVING)
+def test_a_silent_server_does_not_keep_the_places_of_clients_that_have_left(how: str) -> None:
+    """It answers, and closes nothing. Control: where a proxy is too patient with it, there is no place for others."""
+    is_over = threading.Event()
+
+    def keep_silent(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"ok")
+        is_over.wait(20)
+
+    for left_s in (0.2, 60.0):
+        limits = ProxyLimits(most_clients=3, left_s=left_s)
+        rules = ["example.org", "example.org:9"]
+        with server(keep_silent) as port, scene(rules, servers={80: port, 9: port}, limits=limits) as stage:
+            for _ in range(3):
+                meet_and_leave(stage, LEAVING[how])
+            if left_s < 1:
+                meet_and_leave(stage, LEAVING[how])
+                continue
+            with stage.client() as late:
+                late.sendall(LEAVING[how])
+                late.settimeout(0.3)
+                with pytest.raises(TimeoutError):
+                    late.recv(1)
+    is_over.set()
+
+
+def test_a_client_that_has_closed_its_side_is_given_what_the_server_says_later() -> None:
+    may_answer = threading.Event()
+
+    def answer_late(connection: socket.socket) -> None:
+        swallow(connection)
+        for _ in range(3):
+            assert may_answer.wait(10)
+            connection.sendall(b"later")
+
+    with (
+        server(answer_late) as port,
+        scene(["example.org:9"], servers={9: port}) as stage,
+        opened(stage, "example.org:9") as client,
+    ):
+        client.sendall(b"!")
+        client.shutdown(socket.SHUT_WR)
+        wait_until(lambda: any(one._has_left for one in tuple(stage.proxy._loop._clients)))
+        may_answer.set()
+        assert read_all(client) == b"later" * 3
+    assert [item.verdict for item in stage.proxy.connections()] == ["allowed"]
 
 
 def test_a_resolver_that_hangs_holds_up_its_own_clients_only() -> None:
@@ -209,7 +297,9 @@ def test_a_resolver_that_hangs_holds_up_its_own_clients_only() -> None:
                 release.wait(10)
             return ["93.184.215.14"]
 
-    with server(echo) as port, scene(["*.example.org:9"], servers={9: port}, names=Slow(), limits=HURRIED) as stage:
+    # The others have to be answered in this time as well, on a busy machine too
+    limits = HURRIED.replace(resolve_s=2.0)
+    with server(echo) as port, scene(["*.example.org:9"], servers={9: port}, names=Slow(), limits=limits) as stage:
         slow = stage.client()
         slow.sendall(b"CONNECT slow.example.org:9 HTTP/1.1\r\n\r\n")
         for _ in range(20):
@@ -242,10 +332,11 @@ def test_closing_ends_every_connection_and_leaves_no_descriptor() -> None:
             clients = [opened(stage, "example.org:9") for _ in range(20)]
             for client in clients:
                 client.sendall(b"!")
-            time.sleep(0.2)
-            started = time.monotonic()
+                assert client.recv(1)
             stage.proxy.close()
-            assert time.monotonic() - started < 1
+            # It has not given up waiting for its thread
+            assert stage.proxy._thread is not None
+            assert not stage.proxy._thread.is_alive()
         for client in clients:
             read_all(client)
             client.close()
@@ -280,10 +371,15 @@ def test_a_client_that_does_not_read_stops_its_server_and_not_the_proxy() -> Non
 
     with server(pour) as port, scene(["example.org:9"], servers={9: port}) as stage:
         stuck = [opened(stage, "example.org:9") for _ in range(30)]
-        time.sleep(1)
-        before = sent[0]
-        time.sleep(0.5)
-        assert sent[0] - before < 30 * (1 << 20)
+        before = -1
+
+        def stands_still() -> bool:
+            nonlocal before
+            was, before = before, sent[0]
+            time.sleep(0.2)
+            return was == sent[0]
+
+        wait_until(stands_still)
         spent = time.process_time()
         time.sleep(0.5)
         assert time.process_time() - spent < 0.25
@@ -477,8 +573,15 @@ def test_at_most_eight_questions_wait_at_once() -> None:
     person = Person()
     with server(echo) as port, scene([], servers={443: port}, ask=person) as stage:
         wanted = [f"host{number}.example.org:443" for number in range(30)]
-        threading.Timer(0.5, person.may_answer.set).start()
+
+        def answer_when_all_have_asked() -> None:
+            wait_until(lambda: len(stage.proxy.denials()) == 22)
+            person.may_answer.set()
+
+        answering = threading.Thread(target=answer_when_all_have_asked)
+        answering.start()
         found = statuses(stage, *wanted)
+        answering.join()
     assert len(person.asked) == 8
     assert sorted(status[:12] for status in found) == [b"HTTP/1.1 200"] * 8 + [b"HTTP/1.1 403"] * 22
 
@@ -499,9 +602,10 @@ def test_a_proxy_closes_at_once_although_somebody_still_thinks() -> None:
         client = stage.client()
         client.sendall(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
         wait_until(lambda: bool(person.asked))
-        begun = time.monotonic()
         stage.proxy.close()
-        assert time.monotonic() - begun < 2
+        assert not person.may_answer.is_set()
+        assert stage.proxy._thread is not None
+        assert not stage.proxy._thread.is_alive()
         assert client.recv(100) == b""
         client.close()
     person.may_answer.set()
@@ -512,24 +616,30 @@ def test_the_time_of_questions_that_overlap_counts_once() -> None:
     person = Person()
     questions = Questions(person, lambda: None)
     assert questions.waited_s() == 0.0
+    begun = time.monotonic()
     for name in ("a.example.org", "b.example.org"):
         questions.put(object(), Destination(host=name, port=443))
     time.sleep(0.3)
-    assert 0.25 < questions.waited_s() < 2
+    assert 0.25 < questions.waited_s() <= time.monotonic() - begun
     person.may_answer.set()
     answered: list[object] = []
     wait_until(lambda: len(answered.extend(questions.answers()) or answered) == 2)  # type: ignore[func-returns-value]
     total = questions.waited_s()
+    assert total <= time.monotonic() - begun
     time.sleep(0.2)
-    assert questions.waited_s() == total < 2
+    assert questions.waited_s() == total
 
 
-def test_the_time_of_a_client_that_has_gone_does_not_count() -> None:
+@pytest.mark.parametrize("words", [b"", b"more"])
+def test_the_time_of_a_client_that_has_gone_does_not_count(words: bytes) -> None:
     person = Person()
     with scene([], ask=person) as stage:
         client = stage.client()
         client.sendall(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
         wait_until(lambda: bool(person.asked))
+        client.sendall(words)
+        if words:
+            wait_until(lambda: any(one._is_talking for one in tuple(stage.proxy._loop._clients)))
         client.close()
         wait_until(lambda: stage.proxy._loop.questions is not None and stage.proxy._loop.questions._since is None)
         total = stage.proxy.waited_s()

@@ -95,7 +95,7 @@ def test_processes_that_are_alive_at_the_end_are_named(ground: Ground, ending: s
     for _ in range(5):
         long = lasting()
         result = ground.run(f"sleep {long} & sleep 0.1; {ending}")
-        assert said(result) == {"stopped-processes": f"Stopped 1 process that was still running: sleep {long}."}
+        assert said(result) == {"stopped-processes": f'Stopped 1 process that was still running: "sleep {long}".'}
         assert processes_with(long) == []
 
 
@@ -118,7 +118,8 @@ def test_descendants_of_daemons_are_counted_and_the_dead_are_not(ground: Ground)
 def test_a_command_line_is_escaped_and_cut(ground: Ground) -> None:
     command = r"""bash -c 'exec -a "$(printf "a\033[31m\nb%.0s" $(seq 60))" sleep 1000' & sleep 0.2"""
     text = said(ground.run(command))["stopped-processes"]
-    assert "a\\u{1b}[31m\\nb" in text
+    assert '"a\\u{1b}[31m\\nb' in text
+    assert text.endswith('"....')
     assert text.isprintable()
     assert len(text) < 200
 
@@ -133,7 +134,7 @@ def test_the_summary_has_one_line_each(ground: Ground) -> None:
     done = run_cli("run", "-c", "echo x > /run/a; sleep 1000 & sleep 0.1; echo x > file", cwd=ground.project)
     assert done.stderr.decode().splitlines()[:2] == [
         f"unspill: {NOT_KEPT}/run/a.",
-        "unspill: Stopped 1 process that was still running: sleep 1000.",
+        'unspill: Stopped 1 process that was still running: "sleep 1000".',
     ]
     assert b"Applied as op 1" in done.stderr
     done = run_cli("run", "-q", "-c", "echo x > /run/a; sleep 1000 &", cwd=ground.project)

@@ -93,7 +93,7 @@ def operate(store: Store, task: Task) -> Operation:
     operation = OperationId(os.urandom(8).hex())
     try:
         with _Marker(store.state, operation) as marker, OpenDirs(store.state, staging_name(operation)) as dirs:
-            dirs.open_roots(task.roots)
+            dirs.open_roots(task.roots, check=task.check)
             marker.note([root for root, staged in zip(task.roots, dirs.staged, strict=True) if staged])
             with CollectorPaused():
                 return _Work(store, task, operation, dirs, marker).run()

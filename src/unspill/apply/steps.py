@@ -22,7 +22,7 @@ from unspill.record import setters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
 
     from unspill.model.change import EntryKind
@@ -131,8 +131,16 @@ class OpenDirs:
         self.operations.close()
         self.operations = self._open_operations()
 
-    def open_roots(self, roots: Sequence[bytes], *, patience_s: float = _ROOT_PATIENCE_S) -> None:
+    def open_roots(
+        self,
+        roots: Sequence[bytes],
+        *,
+        patience_s: float = _ROOT_PATIENCE_S,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         """Open and lock live roots; those of one operation always in the same order, so that nobody waits in a ring.
+
+        `check` raises where nobody waits for the operation any more.
 
         Raises:
             RootRefused: one is not a directory (any more).
@@ -145,7 +153,7 @@ class OpenDirs:
         # One descriptor of each directory: a second one would wait for the first
         directories = {_device_and_inode(fd): fd for fd in opened}
         for _, fd in sorted(directories.items()):
-            self._locks.acquire(fd, deadline)
+            self._locks.acquire(fd, deadline, check)
         self.staged = [not is_one_mount(fd, self.operations.root_fd) for fd in opened]
 
     def place(self, step: Step) -> tuple[int, bytes]:

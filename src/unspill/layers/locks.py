@@ -188,19 +188,21 @@ class RootLocks:
         """Open the file; it is in the state directory for a user without a home directory that can be written."""
         self._fd = _open_root_locks(state)
 
-    def acquire(self, root: int, deadline: float) -> None:
+    def acquire(self, root: int, deadline: float, check: Callable[[], None] | None = None) -> None:
         """Wait for the right to change a directory; closing its descriptor and this one gives it back.
+
+        `check` raises where nobody waits for it any more.
 
         Raises:
             ProjectBusy: another process of this user still had it at the deadline.
         """
         while not self._try_acquire(root):
-            _pause_until(deadline, "another operation on this project is still running")
+            _pause_until(deadline, "another operation on this project is still running", check)
         while not _try_flock(root):
             holder = find_own_flock(root)
             if holder is None:
                 return
-            _pause_until(deadline, f"process {holder}, one of yours, has locked the project's directory")
+            _pause_until(deadline, f"process {holder}, one of yours, has locked the project's directory", check)
 
     def close(self) -> None:
         """Give all of it back."""
@@ -247,7 +249,9 @@ def _try_flock(fd: int) -> bool:
     return True
 
 
-def _pause_until(deadline: float, reason: str) -> None:
+def _pause_until(deadline: float, reason: str, check: Callable[[], None] | None) -> None:
+    if check is not None:
+        check()
     if time.monotonic() > deadline:
         raise ProjectBusy(reason)
     time.sleep(_ROOT_PAUSE_S)
@@ -406,23 +410,34 @@ def started_at(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def wait_for_lock(state: bytes, sandbox: SandboxId, cancel_fd: int | None) -> SandboxLock | None:
+    """Return the sandbox's lock, held, or None if the caller gave up before it was free."""
+    lock = SandboxLock(state, sandbox)
+    if cancel_fd is None:
+        lock.acquire()
+        return lock
+    pause_ms = 1
+    while not lock.try_acquire():
+        if is_given_up(cancel_fd, pause_ms):
+            return None
+        pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
+    # Whoever gave up while it was not free has done so before, even if it is free by now
+    if is_given_up(cancel_fd):
+        lock.release()
+        return None
+    return lock
+
+
 def lock_unless_given_up(state: bytes, sandbox: SandboxId, cancel_fd: int | None) -> SandboxLock:
     """Return the sandbox's lock, held: `with lock_unless_given_up(state, sandbox, cancel_fd): ...`.
 
     Raises:
         SandboxUnavailable: the caller gave up before it was free.
     """
-    lock = SandboxLock(state, sandbox)
-    if cancel_fd is None:
-        lock.acquire()
-        return lock
-    pause_ms = 1
-    while True:
-        refuse_given_up(cancel_fd)
-        if lock.try_acquire():
-            return lock
-        _is_readable(cancel_fd, pause_ms)
-        pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
+    lock = wait_for_lock(state, sandbox, cancel_fd)
+    if lock is None:
+        raise given_up()
+    return lock
 
 
 def refuse_given_up(cancel_fd: int | None) -> None:
@@ -431,7 +446,7 @@ def refuse_given_up(cancel_fd: int | None) -> None:
     Raises:
         SandboxUnavailable: it has given up.
     """
-    if cancel_fd is not None and _is_readable(cancel_fd, 0):
+    if is_given_up(cancel_fd):
         raise given_up()
 
 
@@ -440,9 +455,12 @@ def given_up() -> SandboxUnavailable:
     return SandboxUnavailable("cancelled by the caller; nothing was changed", remedy="Try again if you still want it.")
 
 
-def _is_readable(fd: int, wait_ms: int) -> bool:
+def is_given_up(cancel_fd: int | None, wait_ms: int = 0) -> bool:
+    """Tell whether a caller has given up, or does so within a time."""
+    if cancel_fd is None:
+        return False
     poll = select.poll()
-    poll.register(fd, select.POLLIN)
+    poll.register(cancel_fd, select.POLLIN)
     return bool(poll.poll(wait_ms))
 
 

@@ -108,13 +108,15 @@ _FEWEST, _MOST = 4, 1024
 class ProxyLimits(Record):
     """How long the proxy waits for what, and how many clients it serves at once.
 
-    `asking_s` is how much of the time that clients wait for a person is not counted as the command's.
+    `asking_s` is how much of the time that clients wait for a person is not counted as the command's; `left_s` how long
+    a server may be silent to a client that has closed its side, and may be gone for good.
     """
 
     opening_s: float = 20.0
     resolve_s: float = 20.0
     connect_s: float = 10.0
     half_closed_s: float = 30.0
+    left_s: float = 120.0
     lingering_s: float = 2.0
     asking_s: float = 300.0
     most_clients: int = 1024
@@ -297,10 +299,13 @@ class Loop:
             if not meter.room(1):
                 raise meter.refusal()
 
-    def watch(self, client: Client, side: socket, *, reads: bool, writes: bool) -> None:
-        """Have a client go on when a socket is ready. With neither, hang-ups are not reported either: they can wait."""
+    def watch(self, client: Client, side: socket, *, reads: bool, writes: bool, leaving: bool = False) -> None:
+        """Have a client go on when a socket is ready, or when its other end closes, if that is wanted.
+
+        With none of these, hang-ups are not reported either: they can wait.
+        """
         descriptor = side.fileno()
-        wanted = select.EPOLLIN * reads | select.EPOLLOUT * writes
+        wanted = select.EPOLLIN * reads | select.EPOLLOUT * writes | select.EPOLLRDHUP * leaving
         had = self._watched.get(descriptor, (0, client))[0]
         if wanted == had:
             return
@@ -423,7 +428,7 @@ class Client:
         self._addresses: list[bytes] = []
         self._logged: OpenConnection | None = None
         self._lingered = 0
-        self._is_talking = False
+        self._is_talking = self._has_left = False
 
     def step(self) -> None:
         """Go on as far as possible. Called when one of the sockets is ready, and first of all when it is new."""
@@ -481,7 +486,7 @@ class Client:
         elif self.state in ("resolving", "connecting"):
             self._fail("it took too long")
         elif self._relay is not None:
-            self.end("allowed" if self._relay.down.is_over else "cut")
+            self.end("allowed" if self._relay.down.is_over or self._has_left else "cut")
         else:
             self.end("failed")
         self._wait()
@@ -548,10 +553,10 @@ class Client:
 
     def _check_gone(self) -> None:
         """End with a client that does not wait for the answer. One that goes on talking is read when it is there."""
-        if self._socket.recv(1, MSG_PEEK):
-            self._is_talking = True
-        else:
+        if is_closed_by_peer(self._socket) or not self._socket.recv(1, MSG_PEEK):
             self.end("failed")
+        else:
+            self._is_talking = True
 
     def _connect_next(self) -> None:
         self._drop_server("failed")
@@ -587,15 +592,21 @@ class Client:
         self._go_on(self._relay)
 
     def _go_on(self, relay: Relay) -> None:
+        before = relay.down.moved
         relay.pump()
         limits = self._loop.limits
+        had_left, self._has_left = self._has_left, relay.up.is_over and is_closed_by_peer(self._socket)
         if relay.is_over:
             self.end("allowed")
-        elif not relay.is_waiting and not relay.down.is_over:
+        elif relay.is_waiting or relay.down.is_over:
+            if self.deadline is None:
+                # Where the server is gone, all that a client can still do is to close
+                self._enter("relaying", limits.opening_s if relay.is_waiting else limits.half_closed_s)
+        elif not self._has_left:
             self.deadline = None
-        elif self.deadline is None:
-            # Where the server is gone, all that a client can still do is to close
-            self._enter("relaying", limits.opening_s if relay.is_waiting else limits.half_closed_s)
+        elif not had_left or relay.down.moved > before:
+            # A silent server could hold every place here with clients that have long been gone
+            self._enter("relaying", limits.left_s)
 
     def _deny(self, refused: Refused) -> None:
         host, port = self._request.destination.host or self._opening.wanted(), self._request.destination.port
@@ -669,9 +680,11 @@ class Client:
             return
         is_asking = self.state == "asking" and not self._is_talking
         reads, writes = is_asking or self.state in ("opening", "lingering"), False
+        leaving = self._is_talking and self.state == "asking"
         if self._relay is not None:
             reads, writes = self._relay.up.wants_source, self._relay.down.wants_sink
-        self._loop.watch(self, self._socket, reads=reads, writes=writes)
+            leaving = self._relay.up.is_over and not self._has_left
+        self._loop.watch(self, self._socket, reads=reads, writes=writes, leaving=leaving)
         if self._server is not None:
             reads, writes = False, True
             if self._relay is not None:
@@ -858,6 +871,13 @@ class OpenConnection:
             ended_ns=self.ended_ns,
             verdict=self.verdict,
         )
+
+
+def is_closed_by_peer(side: socket) -> bool:
+    """Tell whether the other end has closed its side, whatever it had sent before and nobody has read."""
+    poll = select.poll()
+    poll.register(side.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def _rule_for(destination: Destination) -> AllowedHost:

@@ -264,13 +264,15 @@ class Flow:
             OSError: One of the ends is broken.
         """
         try:
+            self._drain()
             for _ in range(_ROUNDS):
-                if self.has_backlog:
+                if not self._has_ended:
+                    self._fill()
                     self._drain()
+                # Looked for in every round: whoever has ended is not waited for, so nobody would look later
                 if self._has_ended:
                     self._finish()
                     return
-                self._fill()
         except BlockingIOError:
             return
         finally:

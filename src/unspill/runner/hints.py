@@ -16,7 +16,7 @@ import stat
 from unspill.model.plan import Overlay
 from unspill.model.run import Exited, Hint, NeverStarted
 from unspill.plan.explain import Judge, link_remedy, remedy_of
-from unspill.policy.paths import contains, lies_beneath, normalise, show
+from unspill.policy.paths import contains, lies_beneath, normalise, quote
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -108,7 +108,7 @@ def hints_about(plan: Plan, outcome: Outcome, *outputs: bytes) -> tuple[Hint, ..
         if refusal is not None and _is_telling(refusal, home, is_missing=named.is_missing) and len(found) < _MOST:
             found[refusal.path] = Hint(
                 code="denied-path",
-                text=f"{show(refusal.path)}: {refusal.rule}.",
+                text=f"{quote(refusal.path)}: {refusal.rule}.",
                 remedy=_remedy(judge, named, refusal, home),
             )
     return (*found.values(), *_strict_hints(plan, outputs))
@@ -129,7 +129,7 @@ def link_hints(plan: Plan, outcome: Outcome, *outputs: bytes) -> tuple[Hint, ...
         refusal = judge.refusal(target, is_write=False) or (judge.refusal(target, is_write=True) if is_write else None)
         if refusal is not None:
             which = "is read-only" if refusal.kind == "read-only" else "the sandbox does not show"
-            text = f"{show(link)} is a link that leads out of the project, to {show(target)}, which {which}."
+            text = f"{quote(link)} is a link that leads out of the project, to {quote(target)}, which {which}."
             found[link] = Hint(code="link-leads-out", text=text, remedy=link_remedy(refusal, home))
     return tuple(found.values())
 

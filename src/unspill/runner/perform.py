@@ -21,6 +21,7 @@ from unspill.host.job import (
     memory_files,
     run_name,
 )
+from unspill.layers.locks import is_given_up
 from unspill.model.plan import (
     PROXY_PORT,
     Bind,
@@ -84,15 +85,18 @@ def perform(plan: Plan, facts: Facts, control: RunControl) -> Performed:
     pipes = RunPipes(control.stdin is not None)
     group = _group(plan, facts, control)
     report = _StartReport(plan) if plan.staged else None
+    launched: Launched | None = None
     try:
         launched = _launch(plan, facts, control, pipes, group, report)
-    except BaseException:
-        pipes.close()
-        if report is not None:
-            report.end()
-        if group is not None:
-            group.remove()
-        raise
+    finally:
+        if launched is None:
+            pipes.close()
+            if report is not None:
+                report.end()
+            if group is not None:
+                group.remove()
+    if launched is None:
+        return Performed(outcome=Cancelled(), stdout=Output(), stderr=Output())
     memory = MemoryWatch() if group is None else None
     usage = UsageWatch(plan.limits, _uppers(plan), _kept(plan), _fresh(plan), memory)
     collectors = make_collectors(control.spill_dir, plan.limits)
@@ -144,7 +148,8 @@ def _performed(plan: Plan, outcome: Outcome, stdout: Output, stderr: Output) -> 
 
 def _launch(
     plan: Plan, facts: Facts, control: RunControl, pipes: RunPipes, group: Group | None, report: _StartReport | None
-) -> Launched:
+) -> Launched | None:
+    """Start a run; None where its caller gave up before."""
     # The shell that becomes the command has its descriptor before the files: it can't name one above 9
     told = () if report is None else (report.theirs(),)
     options, contents = bwrap_options(plan, facts, first_fd=FIRST_FILE_FD + len(told))
@@ -172,8 +177,12 @@ def _launch(
     )
     try:
         descriptors = (*pipes.theirs, given[0], *told, *given[1:])
+        launcher = get_launcher(own_namespace=own_namespace, may_fork=control.may_fork)
+        # The last moment: what is sent now may be at work before anybody hears that it was given up
+        if is_given_up(control.cancel_fd):
+            return None
         try:
-            return get_launcher(own_namespace=own_namespace, may_fork=control.may_fork).launch(job, descriptors)
+            return launcher.launch(job, descriptors)
         except SandboxUnavailable:
             # The spawner was killed since the last run: the next one is as good
             return get_launcher(own_namespace=own_namespace, may_fork=control.may_fork).launch(job, descriptors)

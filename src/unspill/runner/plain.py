@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 
+from unspill.layers.locks import is_given_up
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, OutputChunk, Signalled, TimedOut
 from unspill.runner.perform import Performed
 from unspill.runner.watch import make_collectors
@@ -35,8 +36,10 @@ _PAUSE_MS = 50
 def perform_plainly(
     argv: tuple[bytes, ...], cwd: bytes, environ: dict[bytes, bytes], limits: Limits, control: RunControl
 ) -> Performed:
-    """Run a command to its end."""
+    """Run a command to its end; not one that was given up before."""
     collectors = make_collectors(control.spill_dir, limits)
+    if is_given_up(control.cancel_fd):
+        return _performed(Cancelled(), collectors)
     stdin = _stdin(control.stdin)
     try:
         process = subprocess.Popen(

@@ -444,23 +444,28 @@ def remains_hints(remains: Remains, home: bytes) -> tuple[Hint, ...]:
     """Return a hint for lost files and one for stopped processes, as far as there were any."""
     hints = []
     if remains.lost:
-        names = [_cut(_at_home(path, home)) for path in remains.paths[:_REMAINS_NAMED]]
+        names = [_at_home(path, home) for path in remains.paths[:_REMAINS_NAMED]]
         text = f"Not kept, since these directories are temporary: {_named(names, remains.lost)}."
         hints.append(Hint(code="not-kept", text=text, remedy=""))
     if remains.killed:
         what = "1 process that was" if remains.killed == 1 else f"{remains.killed} processes that were"
-        names = [_cut(show_line(command)) for command in remains.commands[:_REMAINS_NAMED]]
+        names = [_cut(command) for command in remains.commands[:_REMAINS_NAMED]]
         text = f"Stopped {what} still running: {_named(names, remains.killed)}."
         hints.append(Hint(code="stopped-processes", text=text, remedy=""))
     return tuple(hints)
 
 
 def _at_home(path: bytes, home: bytes) -> str:
-    return "~/" + quote(path[len(home) + 1 :]) if path.startswith(home + b"/") else quote(path)
+    return "~/" + _cut(path[len(home) + 1 :]) if path.startswith(home + b"/") else _cut(path)
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+def _cut(name: bytes) -> str:
+    """Return a command's own words in quotes of ours, so that they can't be a sentence among ours."""
+    shown = quote(name)
+    if len(shown) <= _LONGEST_NAME:
+        return shown
+    end = '"' if shown.startswith('"') else ""
+    return shown[:_LONGEST_NAME].rstrip("\\") + end + "..."
 
 
 def _named(names: list[str], count: int) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import stat
 import time
 
@@ -32,13 +31,7 @@ from unspill.errors import (
 from unspill.host.dirfd import DESCRIPTORS_REMEDY, Beneath
 from unspill.host.libc import DeferredSignals
 from unspill.layers.lifecycle import drop_run, find_hidden, open_run, seal_run
-from unspill.layers.locks import (
-    SandboxLock,
-    StackUse,
-    spill_dir,
-    this_process,
-    upper_dir,
-)
+from unspill.layers.locks import StackUse, spill_dir, this_process, upper_dir, wait_for_lock
 from unspill.layers.mask import MaskUse
 from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
@@ -114,12 +107,18 @@ else:
 
 
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
-_LONGEST_PAUSE_MS = 20
 _NOT_EXECUTED = (126, 127)
 _NOT_IN_ROOTFS = "`unspill rootfs info --tools` lists what the rootfs has; `pull --package NAME` adds to it."
 
 _MOST_BYTES = 64 << 20
 _STEADY = ""
+# The kernel follows no more scripts than these, one the interpreter of the other, and reads so much of each
+_MOST_INTERPRETERS = 6
+_LINE_BYTES = 256
+# Of a program, enough for what is before its code
+_HEAD_BYTES = 8192
+_LITTLE_64_BITS = b"\x02\x01"
+_LOADER = b"\x03\0\0\0"
 _READ_PACKAGES = (b"python", b"pip")
 # The size of a window comes and goes, and no program does anything else because of it
 _WINDOW_SIZES = (b"COLUMNS", b"LINES")
@@ -163,7 +162,7 @@ def _run_in_turn(project: Project, spec: RunSpec) -> RunResult:
     if spec.after == "discard":
         with StackUse(project.store.state, project.row.id, alone=False):
             return _run(project, spec)
-    lock = _wait_for_turn(project, spec.cancel_fd)
+    lock = wait_for_lock(project.store.state, project.row.id, spec.cancel_fd)
     if lock is None:
         return never_begun(project)
     with lock:
@@ -180,22 +179,6 @@ def _hold_left(project: Project, spec: RunSpec) -> None:
 def _tell_interrupted(spec: RunSpec, runs: tuple[Run, ...]) -> None:
     if spec.on_interrupted is not None:
         spec.on_interrupted(runs)
-
-
-def _wait_for_turn(project: Project, cancel_fd: int | None) -> SandboxLock | None:
-    """Return the sandbox's lock, held, or None if the caller gave up before it was free."""
-    lock = SandboxLock(project.store.state, project.row.id)
-    if cancel_fd is None:
-        lock.acquire()
-        return lock
-    given_up = select.poll()
-    given_up.register(cancel_fd, select.POLLIN)
-    pause_ms = 1
-    while not lock.try_acquire():
-        if given_up.poll(pause_ms):
-            return None
-        pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
-    return lock
 
 
 def _run(project: Project, spec: RunSpec) -> RunResult:
@@ -385,19 +368,75 @@ def _ended(run: Run, performed: Performed) -> Run:
 
 
 def identify_program(project: Project, plan: Plan) -> str:
-    """Return nothing for a program that no command can change, else its digest, or `UNKNOWN_PROGRAM`."""
-    name = plan.argv[0]
+    """Return nothing for a program that no command can change, else its digest, or `UNKNOWN_PROGRAM`.
+
+    What a program is run by is a part of it: the interpreter of a script, and the interpreter's own, to the last.
+    """
+    parts: list[str] = []
+    name: bytes | None = plan.argv[0]
+    for _ in range(_MOST_INTERPRETERS):
+        if name is None:
+            break
+        part, head = (UNKNOWN_PROGRAM, b"") if not name else _look_at(project, plan, name)
+        if part == UNKNOWN_PROGRAM:
+            return part
+        parts += [part] * bool(part)
+        name = _interpreter_of(head)
+    if name is not None:
+        return UNKNOWN_PROGRAM
+    return digest_of("".join(parts).encode()) if len(parts) > 1 else "".join(parts)
+
+
+def _look_at(project: Project, plan: Plan, name: bytes) -> tuple[str, bytes]:
+    """Return what stands for one file that is executed, and how it begins."""
     if plan.rootfs and os.path.basename(name).startswith(_READ_PACKAGES):
         # PYTHONPATH is ours in this view, and leads to where every command can write
-        return UNKNOWN_PROGRAM
+        return UNKNOWN_PROGRAM, b""
     if b"/" not in name:
-        return _found_in_path(plan, dict(plan.environ).get(b"PATH", b""), name)
-    place = name if name.startswith(b"/") else plan.cwd + b"/" + name.removeprefix(b"./")
-    if normalise(place) != place:
-        return UNKNOWN_PROGRAM
+        place = _found_in_path(plan, dict(plan.environ).get(b"PATH", b""), name)
+    else:
+        place = name if name.startswith(b"/") else plan.cwd + b"/" + name.removeprefix(b"./")
+    if not place or normalise(place) != place:
+        return UNKNOWN_PROGRAM, b""
     if _is_steady(plan, place):
         return _steady(plan, place)
     return _digest_in_root(project, to_host(place, project.means.policy.view, project.roots))
+
+
+def _interpreter_of(head: bytes) -> bytes | None:
+    """Return what the kernel starts for a file that begins so: None for the file itself, nothing if that is unclear."""
+    if head.startswith(b"\x7fELF"):
+        return _loader_of(head)
+    if not head.startswith(b"#!"):
+        return None
+    line, end, _rest = head[2:_LINE_BYTES].partition(b"\n")
+    program, _blank, argument = line.replace(b"\t", b" ").strip(b" ").partition(b" ")
+    argument = argument.strip(b" ")
+    if not end or not program:
+        return b""
+    if os.path.basename(program) == b"env":
+        # It starts what it is given; options and variables may make that anything
+        return b"" if b" " in argument or b"=" in argument or argument.startswith(b"-") else argument
+    if argument and (not argument.startswith(b"-") or b"/" in argument or b" " in argument):
+        # Most interpreters would run this instead of the script
+        return b""
+    # Looked for in the working directory, not in PATH
+    return program if b"/" in program else b"./" + program
+
+
+def _loader_of(head: bytes) -> bytes | None:
+    """Return the program that loads an ELF file with a head like this, None if there is none, nothing if unclear."""
+    if head[4:6] != _LITTLE_64_BITS:
+        return b""
+    table, size, count = (int.from_bytes(head[at : at + width], "little") for at, width in ((32, 8), (54, 2), (56, 2)))
+    for start in range(table, table + size * count, size or 1):
+        entry = head[start : start + 40]
+        if len(entry) < 40:
+            return b""
+        if entry[:4] == _LOADER:
+            at, length = (int.from_bytes(entry[part : part + 8], "little") for part in (8, 32))
+            return head[at : at + length].rstrip(b"\0") if at + length <= len(head) else b""
+    return None
 
 
 def check_program(project: Project, plan: Plan, allowed: str) -> None:
@@ -413,25 +452,31 @@ def check_program(project: Project, plan: Plan, allowed: str) -> None:
         )
 
 
-def _found_in_path(plan: Plan, path: bytes, name: bytes) -> str:
-    """Return nothing where the search ends at a program that no command can change."""
+def _found_in_path(plan: Plan, path: bytes, name: bytes) -> bytes:
+    """Return where the search ends, if that is at a program that no command can change, else nothing."""
     for directory in path.split(b":"):
         found = os.path.join(directory, name)
         # A link may lead to where a command can write, also one that leads nowhere yet
         if not _is_steady(plan, directory) or not _is_steady(plan, found):
-            return UNKNOWN_PROGRAM
+            return b""
         # What can't be executed is passed over by the search
         if _is_executable(plan, found):
-            return _steady(plan, found)
-    return UNKNOWN_PROGRAM
+            return found
+    return b""
 
 
-def _steady(plan: Plan, path: bytes) -> str:
+def _steady(plan: Plan, path: bytes) -> tuple[str, bytes]:
     """Return what stands for a program that no command can change: of a rootfs, which one it is of."""
-    if not plan.rootfs:
-        return _STEADY
-
-    return rootfs_use.identify_in_rootfs(plan, path)
+    if plan.rootfs:
+        return rootfs_use.identify_in_rootfs(plan, path), b""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return UNKNOWN_PROGRAM, b""
+    try:
+        return (_STEADY, os.pread(fd, _HEAD_BYTES, 0)) if stat.S_ISREG(os.fstat(fd).st_mode) else (UNKNOWN_PROGRAM, b"")
+    finally:
+        os.close(fd)
 
 
 def _is_executable(plan: Plan, path: bytes) -> bool:
@@ -457,16 +502,16 @@ def _is_steady(plan: Plan, path: bytes) -> bool:
     return not any(is_writable_mount(op) and contains(op.dest, real) for op in plan.mounts)
 
 
-def _digest_in_root(project: Project, place: bytes) -> str:
+def _digest_in_root(project: Project, place: bytes) -> tuple[str, bytes]:
     root = next((root for root in project.roots if contains(root, place) and root != place), None)
     if root is None:
-        return UNKNOWN_PROGRAM
+        return UNKNOWN_PROGRAM, b""
     inside = place[len(root) + 1 :]
     for layer in _layers_of(project, root):
         found = _open_plain(layer, inside)
         if found is not None:
             return found
-    return UNKNOWN_PROGRAM
+    return UNKNOWN_PROGRAM, b""
 
 
 def _layers_of(project: Project, root: bytes) -> Iterator[bytes]:
@@ -477,8 +522,8 @@ def _layers_of(project: Project, root: bytes) -> Iterator[bytes]:
     yield root
 
 
-def _open_plain(layer: bytes, inside: bytes) -> str | None:
-    """Return the digest of the file that a layer has there, None where it has nothing, or that nobody can tell."""
+def _open_plain(layer: bytes, inside: bytes) -> tuple[str, bytes] | None:
+    """Return the digest and the head of the file that a layer has there, None where it has nothing."""
     from unspill.changes.scan import digest_of_file  # lazy: approvals
 
     with Beneath(os.open(layer, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as tree:
@@ -487,19 +532,20 @@ def _open_plain(layer: bytes, inside: bytes) -> str | None:
             try:
                 found = tree.find(b"/".join(parts[:count]))
             except OSError:
-                return UNKNOWN_PROGRAM
+                return UNKNOWN_PROGRAM, b""
             if found is None:
                 return None
             is_last = count == len(parts)
             # A link, a whiteout or a directory that hides the one below it: too much to be sure of
             if not (stat.S_ISREG if is_last else stat.S_ISDIR)(found.st_mode) or found.st_size > _MOST_BYTES:
-                return UNKNOWN_PROGRAM
+                return UNKNOWN_PROGRAM, b""
         try:
             above, name = tree.parent(inside)
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
         except OSError:
-            return UNKNOWN_PROGRAM
-        return digest_of_file(fd)
+            return UNKNOWN_PROGRAM, b""
+        head = os.pread(fd, _HEAD_BYTES, 0)
+        return digest_of_file(fd), head
 
 
 def occasion_of(project: Project, spec: RunSpec, plan: Plan) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from unspill.layers.lifecycle import load_stacks
 from unspill.layers.mask import find_mask
 from unspill.model.run import Exited, Hint
 from unspill.policy.git import pointer_target
-from unspill.policy.paths import lies_beneath, show
+from unspill.policy.paths import lies_beneath, quote, shell_word, show
 from unspill.policy.secrets import masked_names, revealed_names
 from unspill.record import Record
 
@@ -146,7 +146,7 @@ def tracked_warnings(project: Project, masks: Masks) -> tuple[str, ...]:
     """Return the warnings about tracked secrets: those that are masked, and shown ones as soon as they are others."""
     if not masks.tracked:
         return ()
-    texts = tuple(f"{show(os.path.relpath(path, project.path))} {text}." for path, text in masks.tracked)
+    texts = tuple(f"{quote(os.path.relpath(path, project.path))} {text}." for path, text in masks.tracked)
     key, said = f"tracked secrets of {project.row.id}", "\n".join(texts)
     if project.store.facts.find(key) == said:
         return tuple(text for text in texts if text.endswith(f"{MASKED}."))
@@ -535,11 +535,11 @@ def _keys_of(repository: bytes) -> list[str]:
 
 
 def _hint(path: bytes, project: bytes) -> Hint:
-    name = show(os.path.relpath(path, project))
+    name = os.path.relpath(path, project)
     return Hint(
         code="masked-secret",
-        text=f"{name} is hidden as a secret.",
-        remedy=f"Ask to show it to one run with `--reveal {name}`.",
+        text=f"{quote(name)} is hidden as a secret.",
+        remedy=f"Ask to show it to one run with `--reveal {shell_word(name)}`.",
     )
 
 

@@ -18,7 +18,7 @@ from tests.support import locked_by_a_stranger
 from tests.unit.layers.ground import Ground
 from unspill.errors import ProjectBusy, SandboxUnavailable
 from unspill.layers import locks
-from unspill.layers.locks import RootLocks, SandboxLock, lock_sandbox
+from unspill.layers.locks import RootLocks, SandboxLock, lock_sandbox, refuse_given_up, wait_for_lock
 from unspill.model.run import SandboxId
 
 # Reads a number, waits a moment, writes the next: two at once lose counts.
@@ -130,6 +130,33 @@ def test_a_lock_is_taken_once_and_released_any_number_of_times(ground: Ground) -
     lock.release()
 
 
+@pytest.mark.parametrize("gives_up", [True, False])
+def test_a_lock_that_becomes_free_after_its_caller_gave_up_is_not_taken(
+    ground: Ground, gives_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both come between two looks of who waits. Control: the same without giving up."""
+    read_end, write_end = os.pipe()
+    holder = lock_sandbox(ground.store.state, ground.sandbox.id)
+    real = SandboxLock.try_acquire
+
+    def try_late(lock: SandboxLock) -> bool:
+        if gives_up:
+            os.write(write_end, b"x")
+        holder.release()
+        return real(lock)
+
+    monkeypatch.setattr(SandboxLock, "try_acquire", try_late)
+    found = wait_for_lock(ground.store.state, ground.sandbox.id, read_end)
+    monkeypatch.undo()
+    assert (found is None) is gives_up
+    other = SandboxLock(ground.store.state, ground.sandbox.id)
+    assert other.try_acquire() is gives_up
+    for lock in filter(None, (found, other)):
+        lock.release()
+    os.close(read_end)
+    os.close(write_end)
+
+
 def test_locks_lie_in_the_state_directory_for_their_owner_alone(ground: Ground) -> None:
     before = os.umask(0)
     try:
@@ -153,6 +180,23 @@ def root_locked(state: Path, root: Path, patience_s: float = 0.1) -> Iterator[No
     finally:
         os.close(fd)
         holder.close()
+
+
+@pytest.mark.parametrize("gives_up", [True, False])
+def test_who_waits_for_a_root_may_give_up(tmp_path: Path, root: Path, gives_up: bool) -> None:
+    """Control: who does not give up waits until the time is over."""
+    read_end, write_end = os.pipe()
+    if gives_up:
+        os.write(write_end, b"x")
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    with root_locked(tmp_path / "one", root):
+        (tmp_path / "two" / "locks").mkdir(parents=True)
+        other = RootLocks(os.fsencode(tmp_path / "two"))
+        with pytest.raises(SandboxUnavailable if gives_up else ProjectBusy):
+            other.acquire(fd, time.monotonic() + (600 if gives_up else 0.1), lambda: refuse_given_up(read_end))
+        other.close()
+    for one in (fd, read_end, write_end):
+        os.close(one)
 
 
 @pytest.fixture
