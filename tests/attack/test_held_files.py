@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.guard_steps import BY_LINKS, IN_STEPS, SOURCED, TOOLS, WORK_TREES, Steps
+from tests.attack.guard_steps import BY_LINKS, IN_STEPS, NAMED_PLACES, SOURCED, TOOLS, WORK_TREES, Steps
 from tests.kernel.terminal_person import at_terminal
 from tests.kernel.test_git_apply import IDENTITY, do
 from tests.support import Ground, printed, run_cli
@@ -106,6 +106,20 @@ def test_c3_a_link_above_a_place_that_settings_name_is_held(repository: Ground, 
     """Put a link in place of a directory above what the person's git settings run.
 
     Control: where the person lets the link pass, looking at the project runs what lies behind it.
+    """
+    sandbox = take(repository, steps)
+    assert not fires(repository, steps)
+    consent_to_all(sandbox)
+    assert fires(repository, steps)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("steps", NAMED_PLACES, ids=str)
+def test_e13_what_settings_lead_to_by_a_detour_is_held(repository: Ground, steps: Steps) -> None:
+    """Write to a place that the person's git settings or hooks lead to: through a chain of links or of included
+    settings, in another repository of the project, or by a macro.
+
+    Control: where the person lets the held part pass, an ordinary command of git's runs it.
     """
     sandbox = take(repository, steps)
     assert not fires(repository, steps)

@@ -241,6 +241,16 @@ PROGRAMS = [
     only("t/clean.py", "x", rows.PROGRAM, before={".git/config": '[filter "x"]\n\tclean = python "t/clean.py" %f\n'}),
     only("t/clean.py", "x", None, before={".git/config": "[user]\n\tname = t/clean.py\n"}),
     only("t/mon", "x", rows.PROGRAM, before={".git/config": "[core]\n\tfsmonitor = ./t/mon\n"}),
+    only("t/x", "x", rows.PROGRAM, before={".git/config": '[trailer "x"]\n\tcmd = ./t/x\n'}),
+    only("t/x", "x", rows.PROGRAM, before={".git/config": '[submodule "x"]\n\tupdate = !t/x\n'}),
+    only("merge", "x", None, before={".git/config": '[submodule "x"]\n\tupdate = merge\n'}),
+    only("t/x", "x", rows.TOOL, before={".git/config": "[alias]\n\ty = !sh t/x\n"}),
+    only("log", "x", None, before={".git/config": "[alias]\n\ty = log\n"}),
+    only("t/x", "x", rows.TOOL, before={".git/config": '[mergetool "y"]\n\tcmd = "t/x \\"$LOCAL\\""\n'}),
+    only("t/hooks/x", "x", rows.HOOK, before={".git/config": "[init]\n\ttemplateDir = t\n"}),
+    only(".git/config.worktree", "[core]\n\tbare = true\n", rows.SETTINGS, before={".git/HEAD": "x"}),
+    only("inc", "[core]\n\tbare = true\n", rows.SETTINGS, before={".git/config": "[include]\n\tpath = ../inc\n"}),
+    only(".git/config", '[branch "x"]\n\ta\r= 1\n', rows.UNREADABLE, before={".git/config": MINIMAL}),
 ]
 UNKNOWNS = [
     only(".git/whatever", "x", rows.UNKNOWN),
