@@ -41,6 +41,7 @@ from unspill.policy.git import (
     pattern_of,
     place_of,
     pointer_target,
+    strategies,
     unusual_keys,
     unusual_modules,
 )
@@ -268,6 +269,14 @@ class GitGuard:
             if not is_usual_common(parts, content):
                 return held.LEADS_OUT.opinion
             return held.COMPLETES.opinion if self._shapes.completes(b"/".join(home.split(b"/")[:-2])) else ORDINARY
+        if place == "autostash":
+            return held.AUTOSTASH.opinion
+        if place == "start":
+            # The end of a bisection hands it to `git checkout`, which takes this for an option
+            return held.UNKNOWN.opinion if content.lstrip().startswith(b"-") else ORDINARY
+        if place == "strategy":
+            # Git runs `git-merge-NAME`, which a slash makes a path in the project
+            return held.TODO.opinion if any(b"/" in line for line in strategies(content)) else ORDINARY
         if place == "todo":
             return held.TODO.opinion if has_commands(content) else ORDINARY
         if place == "shallow":

@@ -81,6 +81,9 @@ _LONGEST_NAME = 4096
 _MOST_ENTRIES = 250_000
 # Extensions in small letters change what the index says; `sdir` only marks that some entries are directories
 _HARMLESS = frozenset({b"sdir"})
+# What conflicts were before they were resolved
+_KEPT = _HARMLESS | {b"REUC"}
+_PRINTED = bytes(code for code in range(256) if code >= 32 and code != 127)
 _END_OF_ENTRIES, _BLOCKS = b"EOIE", b"IEOT"
 
 
@@ -295,8 +298,40 @@ def _read(fd: int, size: int) -> bytes:
     return text
 
 
-def _entries(text: bytes, hash_size: int) -> Iterator[IndexEntry]:
-    """Yield the entries in order.
+def without_caches(text: bytes, hash_size: int = SHA1) -> bytes:
+    """Return an index without what git merely remembers in it and believes, such as the trees that it would commit.
+
+    Git finds that out again. One that can't be read is returned as it is.
+    """
+    import hashlib  # lazy: git
+
+    ends: list[int] = []
+    try:
+        for _ in _entries(text, hash_size, ends):
+            pass
+    except (IndexError, ValueError):
+        return text
+    at = ends[0]
+    kept = text[:at]
+    while at + 8 <= len(text) - hash_size:
+        end = at + 8 + _number(text, at + 4)
+        kept += text[at:end] if text[at : at + 4] in _KEPT else b""
+        at = end
+    digest = hashlib.sha1(kept, usedforsecurity=False) if hash_size == SHA1 else hashlib.sha256(kept)
+    return kept + digest.digest()
+
+
+def is_log_line(line: bytes) -> bool:
+    """Tell whether this is a whole line of a log as git writes it: what is no line would swallow the next one."""
+    head, _, message = line.removesuffix(b"\n").partition(b"\t")
+    words = head.split(b" ")
+    is_whole = line.endswith(b"\n") and len(words) > 4 and all(map(is_object_name, words[:2]))
+    is_dated = is_whole and words[-3].endswith(b">") and words[-2].isdigit() and words[-1][1:].isdigit()
+    return is_dated and not (head + message).translate(None, _PRINTED)
+
+
+def _entries(text: bytes, hash_size: int, ends: list[int] | None = None) -> Iterator[IndexEntry]:
+    """Yield the entries in order; `ends` gets where they end.
 
     Raises:
         IndexError: it ends too early.
@@ -338,6 +373,8 @@ def _entries(text: bytes, hash_size: int) -> Iterator[IndexEntry]:
         yield mode, oid, known, name
     if lie_in_links(directories, links):
         raise ValueError("an entry is in a link")
+    if ends is not None:
+        ends.append(at)
     _refuse_extensions(text, at, hash_size, starts)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     # What decides: nothing, its name (hook, unknown), or its content
     GitPlace = Literal[
         "ordinary", "unknown", "hook", "config", "attributes", "pointer", "common", "module", "todo", "alternates",
-        "replace", "grafts", "shallow",
+        "replace", "grafts", "shallow", "strategy", "autostash", "start",
     ]  # fmt: skip
 
 
@@ -111,7 +111,10 @@ _FILES = frozenset(
 _BEGINNINGS = (b"merge_", b"bisect_", b"notes_merge_", b"sharedindex.", b"index.stash.", b"next-index-", b"gitgui_")
 _ENDINGS = (b"_editmsg",)
 _STATE = frozenset(b"rebase-merge rebase-apply sequencer".split())
-_TODO = frozenset(b"git-rebase-todo git-rebase-todo.backup todo".split())
+_STATE_PLACES: dict[bytes, GitPlace] = {
+    b"git-rebase-todo": "todo", b"git-rebase-todo.backup": "todo", b"todo": "todo", b"strategy": "strategy",
+    b"opts": "strategy", b"autostash": "autostash",
+}  # fmt: skip
 _IN_INFO = frozenset(b"exclude refs sparse-checkout".split())
 _LFS = frozenset(b"objects tmp cache incomplete".split())
 _PACK_SUFFIXES = frozenset(b"pack idx rev bitmap keep promisor mtimes midx lock".split())
@@ -290,7 +293,7 @@ def place_of(rest: list[bytes]) -> GitPlace:
     if rest[:2] == [b"refs", b"replace"]:
         return "replace"
     if first in _STATE:
-        return "todo" if rest[1] in _TODO else _known(len(rest) == 2)
+        return _STATE_PLACES.get(rest[1]) or _known(len(rest) == 2)
     if rest == [b"objects", b"info", b"alternates"]:
         return "alternates"
     return _known(_is_stored(first, rest))
@@ -422,6 +425,12 @@ def has_commands(todo: bytes) -> bool:
     return any(line.lstrip().startswith(_STEPS) for line in todo.split(b"\n"))
 
 
+def strategies(content: bytes) -> list[bytes]:
+    """Return the lines that name a strategy, of a file that has nothing else or of the options of a sequence."""
+    lines = content.split(b"\n")
+    return [line for line in lines if b"strategy" in line.lower() or b"=" not in line]
+
+
 def ignore_rules(content: bytes) -> tuple[IgnoreRule, ...]:
     """Return the rules of a `.gitignore` or `info/exclude` in order; the last one that means a path counts."""
     return tuple(rule for line in content.split(b"\n")[:_MOST_RULES] if (rule := _ignore_rule(line)) is not None)
@@ -549,6 +558,10 @@ def _place_of_file(name: bytes) -> GitPlace:
         return "common"
     if name == b"gitdir":
         return "pointer"
+    if name == b"merge_autostash":
+        return "autostash"
+    if name == b"bisect_start":
+        return "start"
     base = name.removesuffix(b".lock")
     return _known(base in _FILES or base.startswith(_BEGINNINGS) or base.endswith(_ENDINGS))
 

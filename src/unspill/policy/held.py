@@ -586,7 +586,8 @@ OPEN_TO_ALL = GuardRow(
     reason="lets others on this machine write to it or run it as you",
 )
 TODO = GuardRow(
-    what="the steps of a rebase that run commands: `.git/rebase-merge/git-rebase-todo`, `.git/sequencer/todo`",
+    what="the steps of a rebase that run commands: `.git/rebase-merge/git-rebase-todo`, `.git/sequencer/todo`; a "
+    "strategy with a path in it",
     verdict="flagged",
     reason="contains commands that run when the rebase continues",
 )
@@ -601,6 +602,16 @@ HIDDEN = GuardRow(
     "leaves out",
     verdict="flagged",
     reason="makes `git status` and `git diff` hide changes",
+)
+SHADOWS = GuardRow(
+    what="a new reference that git takes for one of yours with the same short name: a tag `main` for a branch `main`",
+    verdict="flagged",
+    reason="makes a name that you use mean another commit",
+)
+AUTOSTASH = GuardRow(
+    what="`.git/MERGE_AUTOSTASH` and the `autostash` of a rebase",
+    verdict="flagged",
+    reason="git puts its content into your tree when the merge or rebase ends",
 )
 ALTERNATES = GuardRow(
     what="`.git/objects/info/alternates`", verdict="held", reason="makes git read objects from elsewhere"
@@ -635,7 +646,8 @@ PARTS_OF_GIT = GuardRow(
 RULES = (
     HOOK, SETTINGS, DRIVERS, MODULES, LEADS_OUT, GIT_LINK, COMPLETES, PROGRAM, UNKNOWN, UNREADABLE, TEMPLATE, SOURCED,
     LINK_OUT, SECRET, SECRET_BELOW, PROJECT_MARK, GONE_WITH_IT, OPEN_GIT, CLOSED_ROOT, ALTERNATES, REPLACED_OBJECT,
-    SHALLOW, REPOSITORY, MODULE, ADDRESS, HIDDEN, OPEN_TO_ALL, TODO, TOOL, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
+    SHALLOW, REPOSITORY, MODULE, ADDRESS, HIDDEN, SHADOWS, OPEN_TO_ALL, TODO, AUTOSTASH, TOOL, EXECUTABLE, PACKAGES,
+    PARTS_OF_GIT,
 )  # fmt: skip
 
 
