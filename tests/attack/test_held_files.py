@@ -216,6 +216,26 @@ FORGERIES = [
         lambda _self: iter(()),
     ),
     Forgery(
+        "a rebase of a branch that began elsewhere",
+        (
+            "git rebase -q --exec false HEAD~1; git rev-parse HEAD~1 > .git/rebase-merge/orig-head; "
+            "echo refs/heads/topic > .git/rebase-merge/head-name",
+        ),
+        "git rebase --abort; git log --format=%s topic",
+        "precious",
+        "unspill.apply.git_draft.GitDraft._has_odd_rebase",
+        lambda _self: False,
+        before=f"{COMMITS}; {SHARED_PRECIOUS}",
+    ),
+    Forgery(
+        "resolutions of conflicts",
+        (f"{COMMITS}; d=.git/rr-cache/$(printf %040d 1); mkdir -p $d; echo x > $d/preimage; echo y > $d/postimage",),
+        "test -e .git/rr-cache || echo none",
+        "none",
+        "unspill.apply.git_draft.GitDraft.going_along",
+        lambda self: [change for change, part in self._repository.changes if part == "along"],
+    ),
+    Forgery(
         "a mark that objects may be missing",
         (f"{COMMITS}; git repack -adq; touch $(ls .git/objects/pack/*.pack | sed s/pack$/promisor/)", LACKING),
         "git log -p --format=%s",

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 
 
 REPOSITORY_GONE = "the repository no longer exists"
+_ODD_REBASE = "its rebase began at another commit than its branch is at, so `git rebase --abort` would move the branch"
+_RECORDED = b"rr-cache"
 _NEEDS = "it needs an object that your repository no longer has"
 _MOST_TIPS = 100
 _MOST_LINES = 21
@@ -104,7 +106,7 @@ def draft_with_repositories(
     files.skip_incomplete()
     for git, repository, paths in zip(drafts, repositories, arriving, strict=True):
         if not git.is_diverged:
-            files.add_quietly([change for change, part in repository.changes if part == "along"])
+            files.add_quietly(git.going_along())
         along = {change.path for change, part in repository.changes if part == "along"}
         new = tuple(repository.top + b"/" + member for member in repository.new_members())
         git.note_held(held)
@@ -197,6 +199,12 @@ class GitDraft:
             self._live.add_step(move, self._arrival, places, sorted(dependent), sorted(committed))
             self._draft.arriving[self._live.root, self._repository.top] = sorted(arriving)
 
+    def going_along(self) -> list[Change]:
+        """Return the changes that go along. Git resolves conflicts by what it recorded as soon as there is a place."""
+        unused = () if self._live.files.find(self._live.top + _RECORDED) else (self._live.top + _RECORDED,)
+        changes = [change for change, part in self._repository.changes if part == "along"]
+        return [change for change in changes if not (unused and change.path.startswith(unused))]
+
     def note_held(self, held: Set[bytes]) -> None:
         """Name those of the held files that the run gave to git, which can bring them without us."""
         above = self._repository.top.rpartition(b"/")[0]
@@ -261,11 +269,23 @@ class GitDraft:
         """Say why the repository has to stay as it is, if it has."""
         if self._live.state is None:
             return "conflict", REPOSITORY_GONE
+        if self._has_odd_rebase():
+            return "refused", _ODD_REBASE
         missing = self._find_missing(self._transfer)
         if not missing:
             return None
         reason = UNCHECKED if self._has_unchecked() else WRONG if self._transfer.refused else _NEEDS
         return "refused", f"{reason}: {missing[:12].decode()}"
+
+    def _has_odd_rebase(self) -> bool:
+        """Tell whether to abort the run's rebase would move a branch to where it did not begin."""
+        for name in self._moved:
+            if name in self._after.files and name.endswith((b"rebase-merge/head-name", b"rebase-apply/head-name")):
+                branch = self._live.common(name) + self._read_after(name).strip()
+                began = self._read_after(name.removesuffix(b"head-name") + b"orig-head").strip()
+                if self._after.refs.get(branch, began) != began:
+                    return True
+        return False
 
     def _deleted(self) -> list[bytes]:
         """Return the references that the run deleted and that are still there."""

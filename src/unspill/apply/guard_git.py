@@ -253,6 +253,9 @@ class GitGuard:
             return held.UNKNOWN.opinion if is_named else ORDINARY
         if place == "ordinary" or change.kind == "metadata":
             return ORDINARY
+        if place == "large":
+            # Its name is the digest of its content, so nothing honest changes it
+            return ORDINARY if change.base_kind is None else held.UNKNOWN.opinion
         return self._by_place(change, parts, place, home)
 
     def _by_place(self, change: Change, parts: list[bytes], place: GitPlace, home: bytes) -> Opinion:

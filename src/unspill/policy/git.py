@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     # What decides: nothing, its name (hook, unknown), or its content
     GitPlace = Literal[
         "ordinary", "unknown", "hook", "config", "attributes", "pointer", "common", "module", "todo", "alternates",
-        "replace", "grafts", "shallow", "strategy", "autostash", "start",
+        "replace", "grafts", "shallow", "strategy", "autostash", "start", "large",
     ]  # fmt: skip
 
 
@@ -294,6 +294,8 @@ def place_of(rest: list[bytes]) -> GitPlace:
         return "replace"
     if first in _STATE:
         return _STATE_PLACES.get(rest[1]) or _known(len(rest) == 2)
+    if rest[:2] == [b"lfs", b"objects"]:
+        return "large"
     if rest == [b"objects", b"info", b"alternates"]:
         return "alternates"
     return _known(_is_stored(first, rest))

@@ -280,6 +280,8 @@ OTHERS = [
     only(".git/MERGE_AUTOSTASH", "x", rows.AUTOSTASH),
     only(".git/rebase-merge/autostash", "x", rows.AUTOSTASH),
     only(".git/BISECT_START", "-f\n", rows.UNKNOWN),
+    only(".git/lfs/objects/ab/cd/abcd1", "x", None),
+    only(".git/lfs/objects/ab/cd/abcd1", "x", rows.UNKNOWN, before={".git/lfs/objects/ab/cd/abcd1": "y"}),
     only(".git/BISECT_START", "main\n", None),
     only(".git/rebase-merge/git-rebase-todo", "pick 1 exec\n", None),
     only(".git/sequencer/todo", "x evil\n", rows.TODO),
