@@ -738,8 +738,10 @@ class _RepositoryPlaces:
                 links = [entry.path for entry in entries if entry.is_symlink()]
         except OSError:
             return
-        kinds: list[tuple[bytes, Kind]] = [(link, "hook") for link in links]
-        for link, kind in [*kinds, *([(hooks, "hooks")] if os.path.islink(hooks) else [])]:
+        found_links: list[tuple[bytes, Kind]] = [(link, "hook") for link in links]
+        if os.path.islink(hooks):
+            found_links.append((hooks, "hooks"))
+        for link, kind in found_links:
             found = places_below(self._view.root, b"/", link, is_live=True)
             yield [NamedPlace(path=path, kind=kind) for path in found]
 
