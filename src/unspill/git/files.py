@@ -20,6 +20,7 @@ from unspill.policy.paths import fold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import hashlib
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Literal
 
@@ -232,15 +233,19 @@ def index_digest(fd: int, hash_size: int = SHA1) -> bytes:
 
 def digest(text: bytes, hash_size: int = SHA1) -> bytes:
     """Return a digest of what an index says, nothing where it is of a form that is not read here."""
-    import hashlib  # lazy: git
-
-    found = hashlib.blake2b(digest_size=16)
+    found = _new_digest("blake2b", digest_size=16)
     try:
         for mode, oid, flags, name in _entries(text, hash_size):
             found.update(b"%b%b%b%b\0" % (mode, oid, flags, name))
     except (IndexError, ValueError):
         return b""
     return found.digest()
+
+
+def _new_digest(name: str, **options: int) -> hashlib._Hash:
+    import hashlib  # lazy: git
+
+    return hashlib.new(name, usedforsecurity=False, **options)
 
 
 def staged_objects(text: bytes, hash_size: int = SHA1) -> dict[bytes, set[bytes]] | None:
@@ -303,8 +308,6 @@ def without_caches(text: bytes, hash_size: int = SHA1) -> bytes:
 
     Git finds that out again. One that can't be read is returned as it is.
     """
-    import hashlib  # lazy: git
-
     ends: list[int] = []
     try:
         for _ in _entries(text, hash_size, ends):
@@ -317,8 +320,9 @@ def without_caches(text: bytes, hash_size: int = SHA1) -> bytes:
         end = at + 8 + _number(text, at + 4)
         kept += text[at:end] if text[at : at + 4] in _KEPT else b""
         at = end
-    digest = hashlib.sha1(kept, usedforsecurity=False) if hash_size == SHA1 else hashlib.sha256(kept)
-    return kept + digest.digest()
+    found = _new_digest("sha1" if hash_size == SHA1 else "sha256")
+    found.update(kept)
+    return kept + found.digest()
 
 
 def is_log_line(line: bytes) -> bool:
