@@ -112,6 +112,75 @@ BY_LINKS = [
         before="mkdir t; touch t/mon; git config core.fsmonitor ./t/mon",
     ),
 ]
+COMMITS = "git commit -q --allow-empty -m more"
+A_TOOL = "mkdir tools; printf '#!/bin/sh\\ncat\\n' > tools/x; chmod +x tools/x"
+# What git runs by the person's own settings and links, in places of the project that do not look like it
+NAMED_PLACES = [
+    Steps(
+        "a sample that a hook is a link to",
+        ("hook .git/hooks/pre-commit.sample",),
+        looks=COMMITS,
+        before="ln -s pre-commit.sample .git/hooks/pre-commit",
+    ),
+    Steps(
+        "a link between a hook and its file",
+        ("rm tools/y; hook tools/y",),
+        looks=COMMITS,
+        before=f"{A_TOOL}; ln -s x tools/y; ln -s ../../tools/y .git/hooks/pre-commit",
+    ),
+    Steps(
+        "a link between the directory of hooks and its place",
+        ("rm t1; hook t1/hooks/pre-commit",),
+        looks=COMMITS,
+        before="mkdir -p t2/hooks; touch t2/hooks/x; ln -s t2 t1; ln -s t1 t0; git config core.hooksPath t0/hooks",
+    ),
+    Steps(
+        "a file that a hook in the directory of hooks is a link to",
+        ("hook tools/x",),
+        looks=COMMITS,
+        before=f"{A_TOOL}; mkdir hooks; ln -s ../tools/x hooks/pre-commit; git config core.hooksPath hooks",
+    ),
+    Steps(
+        "settings that included settings include",
+        ("evil inc/b .",),
+        before="mkdir inc; printf '[include]\\n\\tpath = b\\n' > inc/a; touch inc/b; git config include.path ../inc/a",
+    ),
+    Steps(
+        "hooks that the person's included settings name",
+        ("hook tools/pre-commit",),
+        looks=COMMITS,
+        before=f"{A_TOOL}; git config --global include.path more; git config -f ~/more core.hooksPath tools",
+    ),
+    Steps(
+        "the hooks of a repository further down",
+        ("hook inner/tools/pre-commit",),
+        "inner",
+        looks=COMMITS,
+        before=f"git init -q inner; cd inner; {A_TOOL}; git config core.hooksPath tools",
+    ),
+    Steps(
+        "the hooks of a worktree",
+        ("hook wt/tools/pre-commit",),
+        "wt",
+        looks=COMMITS,
+        before=f"git config extensions.worktreeConfig true; git worktree add -q wt; cd wt; {A_TOOL}; "
+        "git config --worktree core.hooksPath tools",
+    ),
+    Steps(
+        "a filter that is found from the top of the work tree",
+        ("printf '#!/bin/sh\\ntouch %s\\ncat\\n' \"$CANARY\" > tools/x",),
+        looks="echo 2 >> a.txt; git add a.txt",
+        before=f"{A_TOOL}; git config filter.x.clean '\"$(git rev-parse --show-toplevel)/tools/x\"'; "
+        "echo '*.txt filter=x' > .gitattributes; git add -A; git commit -qm filter",
+    ),
+    Steps(
+        "a macro of the person's for a filter",
+        ("mkdir d; echo '* crypt' > d/.gitattributes; echo 1 > d/x",),
+        looks="git add -A",
+        before="git config filter.x.clean \"touch $CANARY; cat\"; echo '[attr]crypt filter=x' > .gitattributes; "
+        "git add -A; git commit -qm macro",
+    ),
+]
 # A hook and a configuration among the objects of a repository, which a checkout writes into its work tree
 COMMITTED_HOOK = "hook post-checkout; git add post-checkout; git commit -qm script"
 COMMITTED_SETTINGS = """

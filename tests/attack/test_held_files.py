@@ -6,19 +6,21 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.attack.guard_steps import BY_LINKS, IN_STEPS, SOURCED, TOOLS, WORK_TREES, Steps
+from tests.attack.guard_steps import BY_LINKS, COMMITS, IN_STEPS, NAMED_PLACES, SOURCED, TOOLS, WORK_TREES, Steps
 from tests.kernel.terminal_person import at_terminal
 from tests.kernel.test_git_apply import IDENTITY, do
 from tests.support import Ground, printed, run_cli
 from unspill import RunResult, Sandbox
+from unspill.git.objects import Objects
 from unspill.model.change import Selection
 from unspill.model.operation import Skipped
-from unspill.policy.held import HIDDEN, OPEN_TO_ALL, Index
+from unspill.policy.held import HIDDEN, OPEN_TO_ALL, SHADOWS, Index
 
 pytestmark = pytest.mark.kernel
 
@@ -111,6 +113,162 @@ def test_c3_a_link_above_a_place_that_settings_name_is_held(repository: Ground, 
     assert not fires(repository, steps)
     consent_to_all(sandbox)
     assert fires(repository, steps)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("steps", NAMED_PLACES, ids=str)
+def test_e13_what_settings_lead_to_by_a_detour_is_held(repository: Ground, steps: Steps) -> None:
+    """Write to a place that the person's git settings or hooks lead to: through a chain of links or of included
+    settings, in another repository of the project, or by a macro.
+
+    Control: where the person lets the held part pass, an ordinary command of git's runs it.
+    """
+    sandbox = take(repository, steps)
+    assert not fires(repository, steps)
+    consent_to_all(sandbox)
+    assert fires(repository, steps)
+
+
+FORGE_TREES = """
+import hashlib, subprocess
+git = lambda *words: subprocess.run(["git", *words], capture_output=True, check=True).stdout.strip().decode()
+open("sub/f", "w").write("evil\\n")
+git("add", "sub"); tree = git("rev-parse", git("write-tree") + ":sub"); git("reset", "-q", "--hard")
+open("b.txt", "w").write("x"); git("add", "b.txt")
+text = open(".git/index", "rb").read()
+end = text.rindex(b"TREE") if b"TREE" in text else len(text) - 20
+kept = b"\\0-1 1\\nsub\\0" + b"1 0\\n" + bytes.fromhex(tree)
+text = text[:end] + b"TREE" + len(kept).to_bytes(4, "big") + kept
+open(".git/index", "wb").write(text + hashlib.sha1(text).digest())
+"""
+FORGE_PARENTS = """
+import os, struct, subprocess
+def git(*words, text=None):
+    return subprocess.run(["git", *words], input=text, capture_output=True, check=True).stdout.strip()
+lost = git("rev-parse", "topic"); git("branch", "-D", "topic"); git("commit", "-q", "--allow-empty", "-m", "mine")
+tip = git("rev-parse", "HEAD").decode(); git("pack-objects", ".git/objects/pack/pack", text=tip.encode() + b"\\n")
+os.unlink(f".git/objects/{tip[:2]}/{tip[2:]}")
+forged = git("cat-file", "commit", tip).replace(b"\\nauthor", b"\\nparent " + lost + b"\\nauthor", 1) + b"\\n"
+name = git("hash-object", "-w", "-t", "commit", "--stdin", text=forged).decode()
+pack = subprocess.run(["git", "pack-objects", "--stdout"], input=name.encode(), capture_output=True).stdout
+os.unlink(f".git/objects/{name[:2]}/{name[2:]}")
+fan = b"".join(struct.pack(">I", number >= int(tip[:2], 16)) for number in range(256))
+index = bytes.fromhex("ff744f6300000002") + fan + bytes.fromhex(tip) + bytes(4) + struct.pack(">I", 12) + bytes(40)
+place = ".git/objects/pack/pack-" + "0" * 40
+open(place + ".pack", "wb").write(pack); open(place + ".idx", "wb").write(index)
+"""
+LACKING = """
+commit=$(printf 'tree %040d\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nx\n' 5 |
+  git hash-object -w -t commit --stdin --literally); git update-ref refs/heads/main $commit
+"""
+SHARED_PRECIOUS = "git checkout -qb topic; git commit -q --allow-empty -m precious; git checkout -q main"
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """What the runs do, how the person looks, what they see where the defence holds, and how to take that away."""
+
+    name: str
+    runs: tuple[str, ...]
+    looks: str
+    sees: str
+    defence: str
+    instead: Any
+    before: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FORGERIES = [
+    Forgery(
+        "a line of a log without an end",
+        (f"{COMMITS}; h=$(git rev-parse HEAD); printf '%s %s' $h $h >> .git/logs/HEAD",),
+        f"{COMMITS}; git reflog",
+        "HEAD@{2}",
+        "unspill.apply.git_draft.is_log_line",
+        lambda _line: True,
+    ),
+    Forgery(
+        "trees in an index that its entries do not have",
+        (f"cat > /tmp/forge.py <<'X'\n{FORGE_TREES}X\npython3 /tmp/forge.py",),
+        "echo 2 >> a.txt; git add a.txt; git commit -qm mine; git show HEAD:sub/f",
+        "good",
+        "unspill.apply.git_draft.without_caches",
+        lambda text, _size: text,
+        before="mkdir sub; echo good > sub/f; git add -A; git commit -qm sub",
+    ),
+    Forgery(
+        "parents in the index of a pack",
+        (f"cat > /tmp/forge.py <<'X'\n{FORGE_PARENTS}X\npython3 /tmp/forge.py",),
+        "git log --all --format=%s",
+        "precious",
+        "unspill.apply.git_draft.Objects",
+        lambda live, size, written=(), checked=(): Objects([*written, *live], size),
+        before=SHARED_PRECIOUS,
+    ),
+    Forgery(
+        "a branch that names itself",
+        ("mkdir -p .git/refs/heads; echo 'ref: refs/heads/main' > .git/refs/heads/main",),
+        "git log --format=%s",
+        "first",
+        "unspill.git.state.Repository._odd_symbolic_refs",
+        lambda _self: iter(()),
+    ),
+    Forgery(
+        "a rebase of a branch that began elsewhere",
+        (
+            "git rebase -q --exec false HEAD~1; git rev-parse HEAD~1 > .git/rebase-merge/orig-head; "
+            "echo refs/heads/topic > .git/rebase-merge/head-name",
+        ),
+        "git rebase --abort; git log --format=%s topic",
+        "precious",
+        "unspill.apply.git_draft.GitDraft._has_odd_rebase",
+        lambda _self: False,
+        before=f"{COMMITS}; {SHARED_PRECIOUS}",
+    ),
+    Forgery(
+        "resolutions of conflicts",
+        (f"{COMMITS}; d=.git/rr-cache/$(printf %040d 1); mkdir -p $d; echo x > $d/preimage; echo y > $d/postimage",),
+        "test -e .git/rr-cache || echo none",
+        "none",
+        "unspill.apply.git_draft.GitDraft.going_along",
+        lambda self: [change for change, part in self._repository.changes if part == "along"],
+    ),
+    Forgery(
+        "a mark that objects may be missing",
+        (f"{COMMITS}; git repack -adq; touch $(ls .git/objects/pack/*.pack | sed s/pack$/promisor/)", LACKING),
+        "git log -p --format=%s",
+        "first",
+        "unspill.apply.git_draft.has_promisor",
+        lambda _config: True,
+    ),
+]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("is_defended", [True, False], ids=["held", "control"])
+@pytest.mark.parametrize("forgery", FORGERIES, ids=str)
+def test_e13_what_git_believes_of_its_own_files_is_not_forged(
+    repository: Ground, forgery: Forgery, is_defended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forge what git reads without checking: logs, trees and parents that it remembers, names and marks.
+
+    Control: without the one defence, the person's next commands lose or show something else.
+    """
+    if not is_defended:
+        monkeypatch.setattr(forgery.defence, forgery.instead)
+    take(repository, Steps("", forgery.runs, before=forgery.before))
+    found = subprocess.run(["sh", "-c", forgery.looks], cwd=repository.project, capture_output=True, check=False)
+    assert (forgery.sees in found.stdout.decode()) is is_defended
+
+
+def test_a_reference_that_shadows_another_is_flagged(repository: Ground) -> None:
+    sandbox = repository.sandbox(after="apply")
+    result = sandbox.run("git tag v1; git branch other; git tag main; git update-ref refs/remotes/o/main main")
+    assert [(path, reason.partition(":")[2]) for path, reason in result.flagged if SHADOWS.reason in reason] == [
+        (b".git/refs/tags/main", " main")
+    ]
 
 
 # How a command leads a push to another repository than the person's own

@@ -271,6 +271,16 @@ def test_a_summary_counts_files_of_the_project_and_says_in_one_line_what_git_did
     )
 
 
+def test_many_new_branches_leave_no_branch_that_moved_out_of_the_line(readable_repository: Ground) -> None:
+    many = "; ".join(f"git branch b{number}" for number in range(9))
+    do("git branch AHEAD; git commit -q --allow-empty -m more", readable_repository.project)
+    lines = said(readable_repository, f"{many}; git branch -qD AHEAD; git reset -q HEAD~1")
+    (line,) = [line for line in lines if line.startswith("  git: ")]
+    assert "AHEAD deleted" in line
+    assert "main " in line
+    assert line.endswith(" more")
+
+
 def test_a_repository_with_a_link_in_it_is_seen_as_it_is_and_held_as_a_whole(readable_repository: Ground) -> None:
     do("mkdir meta && mv .git/refs meta/refs && ln -s ../meta/refs .git/refs", readable_repository.project)
     sandbox = readable_repository.sandbox()

@@ -22,15 +22,18 @@ from unspill.git.files import (
     STASH_LOG,
     STATE_DIRECTORIES,
     is_index,
+    is_log_line,
     is_object_name,
     overlooked,
     short_ref,
     staged_objects,
+    without_caches,
 )
 from unspill.git.objects import UNCHECKED, WRONG, Objects, blob_name, check_new_repository, choose_objects, make_object
 from unspill.git.state import (
     SYMBOLIC,
     common_of,
+    has_promisor,
     hash_size_of,
     is_own_ref,
     is_sparse,
@@ -40,7 +43,7 @@ from unspill.git.state import (
     read_state,
 )
 from unspill.model.operation import GitMove, GitStep, RefMove, Skipped
-from unspill.policy.held import HIDDEN
+from unspill.policy.held import HIDDEN, SHADOWS
 from unspill.policy.paths import quote, shell_word
 from unspill.record import Record
 
@@ -60,10 +63,13 @@ if TYPE_CHECKING:
 
 
 REPOSITORY_GONE = "the repository no longer exists"
+_ODD_REBASE = "its rebase began at another commit than its branch is at, so `git rebase --abort` would move the branch"
+_RECORDED = b"rr-cache"
 _NEEDS = "it needs an object that your repository no longer has"
 _MOST_TIPS = 100
 _MOST_LINES = 21
 _MOST_WORDS = 4
+_MOST_MOVED = 20
 _NAMED = 3
 _LONGEST_NAME = 80
 
@@ -100,7 +106,7 @@ def draft_with_repositories(
     files.skip_incomplete()
     for git, repository, paths in zip(drafts, repositories, arriving, strict=True):
         if not git.is_diverged:
-            files.add_quietly([change for change, part in repository.changes if part == "along"])
+            files.add_quietly(git.going_along())
         along = {change.path for change, part in repository.changes if part == "along"}
         new = tuple(repository.top + b"/" + member for member in repository.new_members())
         git.note_held(held)
@@ -141,9 +147,13 @@ class GitDraft:
         self._name = self._free_name(source.name)
         self._moved = repository.moved()
         self._changes = {change.path: change for change, _part in repository.changes}
-        tops = [*source.uppers.values(), self._live.here]
         # The objects of the repository and of the run together
-        self._all_objects = Objects(self._live.object_directories(tops), self._live.size)
+        self._all_objects = Objects(
+            self._live.object_directories([self._live.here]),
+            self._live.size,
+            written=self._live.object_directories(source.uppers.values()),
+            checked=[(source.packs[path], place) for path, place in self._new_packs().items() if path in source.packs],
+        )
         self.is_diverged = not files.is_overwritten(repository.top) and self._find_divergence()
         self._transfer = self._choose_objects()
         self.problem = self._find_problem()
@@ -188,6 +198,12 @@ class GitDraft:
             places = tuple(self._places(self._transfer))
             self._live.add_step(move, self._arrival, places, sorted(dependent), sorted(committed))
             self._draft.arriving[self._live.root, self._repository.top] = sorted(arriving)
+
+    def going_along(self) -> list[Change]:
+        """Return the changes that go along. Git resolves conflicts by what it recorded as soon as there is a place."""
+        unused = () if self._live.files.find(self._live.top + _RECORDED) else (self._live.top + _RECORDED,)
+        changes = [change for change, part in self._repository.changes if part == "along"]
+        return [change for change in changes if not (unused and change.path.startswith(unused))]
 
     def note_held(self, held: Set[bytes]) -> None:
         """Name those of the held files that the run gave to git, which can bring them without us."""
@@ -253,11 +269,23 @@ class GitDraft:
         """Say why the repository has to stay as it is, if it has."""
         if self._live.state is None:
             return "conflict", REPOSITORY_GONE
+        if self._has_odd_rebase():
+            return "refused", _ODD_REBASE
         missing = self._find_missing(self._transfer)
         if not missing:
             return None
         reason = UNCHECKED if self._has_unchecked() else WRONG if self._transfer.refused else _NEEDS
         return "refused", f"{reason}: {missing[:12].decode()}"
+
+    def _has_odd_rebase(self) -> bool:
+        """Tell whether to abort the run's rebase would move a branch to where it did not begin."""
+        for name in self._moved:
+            if name in self._after.files and name.endswith((b"rebase-merge/head-name", b"rebase-apply/head-name")):
+                branch = self._live.common(name) + self._read_after(name).strip()
+                began = self._read_after(name.removesuffix(b"head-name") + b"orig-head").strip()
+                if self._after.refs.get(branch, began) != began:
+                    return True
+        return False
 
     def _deleted(self) -> list[bytes]:
         """Return the references that the run deleted and that are still there."""
@@ -274,26 +302,35 @@ class GitDraft:
                  if part == "pack" and change.entry is not None and change.kind != "metadata"}  # fmt: skip
         return not packs <= self._source.packs.keys()
 
+    def _new_packs(self) -> dict[bytes, bytes]:
+        """Return where the packs of the run lie, by path."""
+        return {
+            change.path: self._path_of(change)
+            for change, part in self._repository.changes
+            if part == "pack" and change.entry is not None and change.entry.kind == "file" and change.kind != "metadata"
+        }
+
     def _choose_objects(self) -> Transfer:
-        loose: dict[bytes, bytes] = {}
-        packs: dict[bytes, tuple[bytes, bytes]] = {}
-        for change, part in self._repository.changes:
-            if change.entry is None or change.entry.kind != "file" or change.kind == "metadata":
-                continue
-            if part == "object":
-                loose[change.path] = self._path_of(change)
-            elif part == "pack" and change.path in self._source.packs:
-                packs[change.path] = self._path_of(change), self._source.packs[change.path]
-        with MergedTree(self._live.here) as tree:
-            packed = tree.names(self._live.top + b"objects/pack")
+        loose = {
+            change.path: self._path_of(change)
+            for change, part in self._repository.changes
+            if part == "object" and change.entry is not None and change.entry.kind == "file"
+            if change.kind != "metadata"
+        }
+        packs = {path: (place, self._source.packs[path]) for path, place in self._new_packs().items()
+                 if path in self._source.packs}  # fmt: skip
         return choose_objects(
             self._live.objects,
             loose,
             packs,
             hash_size=self._live.size,
-            may_lack=any(name.endswith(b".promisor") for name in packed),
+            may_lack=self._has_promisor(),
             ends=self._live.read(b"shallow").split(),
         )
+
+    def _has_promisor(self) -> bool:
+        """Tell whether the person's repository gets from a remote what it lacks; marks beside packs prove nothing."""
+        return any(has_promisor(self._live.read(common_of(member) + b"config")) for member in self._live.members)
 
     def _find_missing(self, transfer: Transfer) -> bytes:
         """Return the name of an object that what moves needs and that is neither there nor comes; empty if none."""
@@ -322,7 +359,7 @@ class GitDraft:
                 name = path.removesuffix(b".pack")
                 with open(self._source.packs[path], "rb") as file:
                     yield name + b".idx", self._draft.stage_content(root, file.read(), 0o444)
-                if name + b".promisor" in self._changes:
+                if name + b".promisor" in self._changes and self._has_promisor():
                     yield name + b".promisor", self._draft.stage_content(root, b"", 0o444)
 
     def _make_move(self, transfer: Transfer) -> GitMove | None:
@@ -341,6 +378,10 @@ class GitDraft:
         if not (refs or steps or logs):
             return None
         self._flag_overlooked(files)
+        self._draft.flagged += [
+            (self._live.top + name, f"{SHADOWS.reason}: {_cut(quote(short))}")
+            for name, short in shadowing([ref.name for ref in refs if ref.old is None], live.refs, self._live.members)
+        ]
         refs += self._make_pins(refs, files)
         members = {owner_of(name, self._after.members) for name in differing}
         names = core_names(live, self._after, members=members) | set(differing)
@@ -366,6 +407,8 @@ class GitDraft:
                 continue
             for directory in self._missing_directories(path, made):
                 yield self._live.put(directory, *self._draft.stage_directory(self._live.root), None)
+            if self._live.inner(name) == b"index":
+                self._files.write_instead({path: without_caches(self._read_after(name), self._live.size)})
             yield self._live.put(path, *self._files.bring(self._changes[path]), found)
         for directory in sorted(emptied, reverse=True):
             found = self._live.files.find(directory) if self._is_over(directory) else None
@@ -407,8 +450,8 @@ class GitDraft:
                     line
                     for line in lines
                     if line not in known
-                    and len(named := line.split(b" ", 2)[:2]) == 2
-                    and all(is_object_name(oid) and self._is_there(oid, transfer) for oid in named)
+                    and is_log_line(line)
+                    and all(self._is_there(oid, transfer) for oid in line.split(b" ", 2)[:2])
                 ]
                 if kept:
                     yield name, b"".join(kept)
@@ -684,14 +727,41 @@ def stashed(log: bytes) -> list[bytes]:
     return [words[1] for line in reversed(log.splitlines()) if len(words := line.split(b" ", 2)) == 3]
 
 
+def shadowing(
+    new: Iterable[bytes], known: Iterable[bytes], members: tuple[bytes, ...]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield new references that git takes for an older one which is called the same, and that short name."""
+    ranks: dict[bytes, int] = {}
+    for name in known:
+        for rank, short in _short_names(name, members):
+            ranks[short] = max(ranks.get(short, 0), rank)
+    for name in new:
+        found = [short for rank, short in _short_names(name, members) if ranks.get(short, 0) > rank]
+        if found:
+            yield name, found[-1][len(owner_of(name, members)) :]
+
+
+def _short_names(name: bytes, members: tuple[bytes, ...]) -> Iterator[tuple[int, bytes]]:
+    """Yield the names by which git finds a reference, with the member's prefix; the lowest rank comes first."""
+    member = owner_of(name, members)
+    for rank, start in enumerate((b"refs/", b"refs/tags/", b"refs/heads/", b"refs/remotes/"), 1):
+        if name.startswith(member + start):
+            yield rank, member + name[len(member + start) :]
+
+
 def moved_note(step: GitStep) -> str:
     """Say in one line what moved in a repository."""
     assert step.move is not None
-    refs = [ref for ref in step.move.refs if not is_own_ref(ref.name, step.members)]
-    words = [_moved_word(ref) for ref in refs if not ref.name.endswith(b"HEAD")]
-    words += [f"now at {_short_value(ref.new)}" for ref in refs if ref.name.endswith(b"HEAD") and ref.new is not None]
-    more = f" and {len(words) - _MOST_WORDS} more" if len(words) > _MOST_WORDS else ""
-    shown = ", ".join(words[:_MOST_WORDS]) + more
+    moved = [ref for ref in step.move.refs if not is_own_ref(ref.name, step.members)]
+    heads = {ref.name for ref in moved if ref.name[len(owner_of(ref.name, step.members)) :] == b"HEAD"}
+    refs = [ref for ref in moved if ref.name not in heads]
+    # What was there comes first, and many new branches leave none of it out
+    words = [_moved_word(ref) for ref in refs if ref.old is not None]
+    words += [f"now at {_short_value(ref.new)}" for ref in moved if ref.name in heads and ref.new is not None]
+    most = max(_MOST_WORDS, min(len(words), _MOST_MOVED))
+    words += [_moved_word(ref) for ref in refs if ref.old is None]
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    shown = ", ".join(words[:most]) + more
     return f"{_git_of(step.top)}: {shown or 'index or merge state changed'}"
 
 

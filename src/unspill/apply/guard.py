@@ -116,7 +116,7 @@ class _RootJudge:
         self._outer = own[own.index(GIT) :] if GIT in own else []
 
     def run(self) -> Judged:
-        places = PlaceGuard(self._view)
+        places = PlaceGuard(self._view, _tops_of(self._part))
         names = INDEX.parts | places.names | self._secrets.names | self._linked.names | self._sourced.names
         suspects = self._first_look(names, places)
         git = GitGuard(self._view, {b"/".join(parts) for _, parts in suspects if parts[-1] in GIT_MARKS})

@@ -14,6 +14,7 @@ import stat
 
 from unspill.changes.scan import read_up_to
 from unspill.errors import UnspillError, UsageError
+from unspill.git.frozen import git_directories_in
 from unspill.model.change import Change
 from unspill.plan.view import parse_gitconfig
 from unspill.policy import held
@@ -26,6 +27,7 @@ from unspill.policy.git import (
     HOOKS,
     changed_addresses,
     could_steer,
+    driving_macros,
     has_commands,
     has_template,
     homes_of,
@@ -39,16 +41,17 @@ from unspill.policy.git import (
     pattern_of,
     place_of,
     pointer_target,
+    strategies,
     unusual_keys,
     unusual_modules,
 )
-from unspill.policy.held import INDEX, ORDINARY, worst
+from unspill.policy.held import INDEX, ORDINARY, words_of_shell, worst
 from unspill.policy.paths import contains, resolve_text
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Literal
 
     from unspill.changes.scan import Reader
@@ -56,7 +59,8 @@ if TYPE_CHECKING:
     from unspill.policy.git import GitPlace, GitSettings
     from unspill.policy.held import GuardRow, Opinion
 
-    Kind = Literal["hooks", "config", "attributes", "program", "tree"]
+    # A directory of hooks, one of them, more settings, attributes, what is run unasked or when asked for, a work tree
+    Kind = Literal["hooks", "hook", "config", "attributes", "program", "tool", "tree"]
 
 
 # git's own files of this kind have a few hundred bytes
@@ -66,22 +70,28 @@ HOOK_GONE = "a hook that you had is gone"
 _POINTERS = ([b".hg", b"sharedpath"], [b".jj", b"repo"], [b"store", b"git_target"])
 _STEERING: frozenset[GitPlace] = frozenset(("config", "hook", "attributes", "common", "pointer"))
 _SHAPE = (b"HEAD", b"objects", b"refs", b"commondir")
-# Directories that hold hooks by convention; beside one there may be a repository of its own
-_HOOK_DIRECTORIES = frozenset((b".husky", b".githooks", b".git-hooks"))
 _PROGRAM_KEYS = frozenset(
     """
     core.fsmonitor core.pager core.editor core.sshcommand core.askpass core.gitproxy diff.external diff.*.command
     diff.*.textconv filter.*.clean filter.*.smudge filter.*.process merge.*.driver credential.helper
-    credential.*.helper gpg.program gpg.*.program sequence.editor interactive.difffilter
+    credential.*.helper gpg.program gpg.*.program sequence.editor interactive.difffilter core.alternaterefscommand
+    trailer.*.command trailer.*.cmd gpg.*.defaultkeycommand hook.*.command submodule.*.update remote.*.uploadpack
+    remote.*.receivepack
     """.split()
 )
+_TOOL_KEYS = frozenset("difftool.*.cmd mergetool.*.cmd browser.*.cmd man.*.cmd guitool.*.cmd".split())
 # A configuration without any of these names no place
 _WORTH_PARSING = (
     b"hookspath", b"include", b"attributesfile", b"fsmonitor", b"pager", b"editor", b"sshcommand", b"askpass",
     b"gitproxy", b"external", b"command", b"textconv", b"filter", b"driver", b"helper", b"program", b"worktree",
+    b"cmd", b"update", b"pack", b"alias", b"templatedir",
 )  # fmt: skip
 # More than this nobody has, and each costs a look at the disk
 MAX_PLACES = 2000
+_INCLUDES = frozenset(("include.path", "includeif.*.path"))
+# As git itself
+_DEEPEST_INCLUDE = 10
+_MOST_LINKS = 40
 
 
 class View:
@@ -243,6 +253,9 @@ class GitGuard:
             return held.UNKNOWN.opinion if is_named else ORDINARY
         if place == "ordinary" or change.kind == "metadata":
             return ORDINARY
+        if place == "large":
+            # Its name is the digest of its content, so nothing honest changes it
+            return ORDINARY if change.base_kind is None else held.UNKNOWN.opinion
         return self._by_place(change, parts, place, home)
 
     def _by_place(self, change: Change, parts: list[bytes], place: GitPlace, home: bytes) -> Opinion:
@@ -259,6 +272,14 @@ class GitGuard:
             if not is_usual_common(parts, content):
                 return held.LEADS_OUT.opinion
             return held.COMPLETES.opinion if self._shapes.completes(b"/".join(home.split(b"/")[:-2])) else ORDINARY
+        if place == "autostash":
+            return held.AUTOSTASH.opinion
+        if place == "start":
+            # The end of a bisection hands it to `git checkout`, which takes this for an option
+            return held.UNKNOWN.opinion if content.lstrip().startswith(b"-") else ORDINARY
+        if place == "strategy":
+            # Git runs `git-merge-NAME`, which a slash makes a path in the project
+            return held.TODO.opinion if any(b"/" in line for line in strategies(content)) else ORDINARY
         if place == "todo":
             return held.TODO.opinion if has_commands(content) else ORDINARY
         if place == "shallow":
@@ -312,10 +333,11 @@ class GitGuard:
         old, new = parse(before or b""), parse(after)
         if old is None or new is None:
             return held.UNREADABLE.opinion
-        keys = self._shapes.unusual_keys(home, None if before is None else old, new)
+        is_new = not is_included and self._is_new(home)
+        keys = self._shapes.unusual_keys(home, None if before is None and is_new else old, new)
         if keys:
             return _with_keys(held.SETTINGS, keys)
-        if not is_included and self._is_new(home):
+        if is_new:
             return ORDINARY
         return _addresses((*self._known_modules(home, old), *old), new)
 
@@ -361,7 +383,18 @@ class GitGuard:
         if after is None:
             return held.UNREADABLE.opinion
         before = self._view.before(change.path) if change.base_kind == "file" else b""
-        return held.DRIVERS.opinion if new_drivers(before or b"", after) else ORDINARY
+        drivers = new_drivers(before or b"", after, self._macros(change.path))
+        return held.DRIVERS.opinion if drivers else ORDINARY
+
+    def _macros(self, path: bytes) -> frozenset[bytes]:
+        """Return the macros with a driver that the person's own attributes define where a path is."""
+        names = path.split(b"/")[:-1]
+        tops = [b"/".join(names[:end]) for end in range(len(names) + 1)]
+        files = [join(top, name) for top in tops for name in (GIT_ATTRIBUTES, b".git/info/attributes")]
+        own = os.environb.get(b"XDG_CONFIG_HOME") or os.path.expanduser(b"~/.config")
+        return driving_macros(
+            read_live(os.path.join(own, b"git/attributes")), *(self._view.before(file) or b"" for file in files)
+        )
 
     def _modules(self, change: Change) -> Opinion:
         content = self._view.after(change)
@@ -390,16 +423,19 @@ class PlaceGuard:
     anybody has, so that not all are known: then each path may be one.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, directories: Iterable[bytes] = ()) -> None:
+        """Take the view and directories, by their whole paths, whose repositories count besides the root's own."""
         self._view = view
         self._places: dict[bytes, list[NamedPlace]] = {}
         self._above: set[bytes] = set()
         self._trees: set[bytes] = set()
         self._hook_depths: set[int] = set()
-        self._tops: set[bytes] = set()
+        self._settings = LiveSettings()
         self.names: set[bytes] = set()
         self.is_overfull = False
-        self._add_top(b"")
+        for directory in dict.fromkeys((view.root, *directories)):
+            if directory == view.root or os.path.lexists(join(directory, GIT)):
+                self._add(_RepositoryPlaces(view, self._settings, directory))
 
     def judge(self, change: Change, parts: list[bytes], git: GitGuard) -> Opinion:
         """Return the verdict on a change whose folded path is `parts`."""
@@ -407,9 +443,6 @@ class PlaceGuard:
             return ORDINARY
         if self.is_overfull:
             return held.PROGRAM.opinion
-        if not _HOOK_DIRECTORIES.isdisjoint(parts):
-            end = next(index for index, name in enumerate(parts) if name in _HOOK_DIRECTORIES)
-            self._add_top(b"/".join(change.path.split(b"/")[:end]))
         return worst(self.judge_link(change, parts), *(_opinion(change, place, git) for place in self._around(parts)))
 
     def judge_link(self, change: Change, parts: list[bytes]) -> Opinion:
@@ -431,12 +464,8 @@ class PlaceGuard:
                     if place.kind == "hooks" and (end or path in HOOKS):
                         yield place
 
-    def _add_top(self, top: bytes) -> None:
-        if top in self._tops:
-            return
-        self._tops.add(top)
-        named = itertools.chain(_places_of(self._view, top), _linked_hooks(self._view, top))
-        found = tuple(itertools.islice(named, MAX_PLACES + 1))
+    def _add(self, repository: Iterable[list[NamedPlace]]) -> None:
+        found = tuple(itertools.islice(repository, MAX_PLACES + 1))
         self.is_overfull = self.is_overfull or len(found) > MAX_PLACES
         for place in dict.fromkeys(place for places in found for place in places):
             if place.kind == "tree":
@@ -601,84 +630,177 @@ def _telling(place: NamedPlace) -> tuple[bytes, ...]:
 
 
 def _opinion(change: Change, place: NamedPlace, git: GitGuard) -> Opinion:
-    if place.kind == "hooks" or (change.entry is not None and change.entry.kind == "symlink"):
-        return ORDINARY if change.path.endswith(b".sample") else held.HOOK.opinion
+    if place.kind == "tool":
+        return held.TOOL.opinion
+    if place.kind in ("hooks", "hook") or (change.entry is not None and change.entry.kind == "symlink"):
+        is_sample = place.kind == "hooks" and change.path.endswith(b".sample")
+        return ORDINARY if is_sample else held.HOOK.opinion
     if place.kind == "config":
         return git.config(change, change.path.rpartition(b"/")[0], is_included=True)
     return git.attributes(change) if place.kind == "attributes" else held.PROGRAM.opinion
 
 
-def _places_of(view: View, top: bytes) -> Iterator[list[NamedPlace]]:
-    """Yield the places that each word of the settings for the repository at `top` names below the root, if any."""
-    work_tree = join(view.root, top) if top else view.root
-    for directory, content, is_live in _configurations(view, top, work_tree):
-        lower = content.lower()
-        settings = parse(content) if any(word in lower for word in _WORTH_PARSING) else None
-        for key, value in settings or ():
-            for kind, start, path in _named(pattern_of(key), os.fsencode(value), directory, work_tree):
-                found = places_below(view.root, start, path, is_live=is_live)
-                # The scripts in `.husky/_` run those beside it
-                husky = {name.removesuffix(b"/_") if b".husky" in name else name for name in found}
-                yield [NamedPlace(path=name, kind=kind) for name in (husky if kind == "hooks" else found)]
+class LiveSettings:
+    """The settings of the person and of the machine, with what they include under whatever condition."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, GitSettings] = {}
+        home = os.path.expanduser(b"~")
+        own = os.path.join(os.environb.get(b"XDG_CONFIG_HOME") or os.path.join(home, b".config"), b"git/config")
+        named = os.environb.get(b"GIT_CONFIG_GLOBAL")
+        self._shared = (
+            *((named,) if named else (os.path.join(home, b".gitconfig"), own)),
+            os.environb.get(b"GIT_CONFIG_SYSTEM") or b"/etc/gitconfig",
+        )
+
+    def of(self, path: bytes) -> Iterator[tuple[bytes, str, str]]:
+        """Yield what a live configuration says: the directory of the file, key and value of each setting."""
+        waiting, seen = [(path, 0)], {path}
+        for file, depth in waiting:
+            directory = os.path.dirname(file)
+            for key, value in self._read(file):
+                yield directory, key, value
+                if pattern_of(key) in _INCLUDES and depth < _DEEPEST_INCLUDE and "\0" not in value:
+                    included = os.path.normpath(os.path.join(directory, os.path.expanduser(os.fsencode(value))))
+                    if included not in seen:
+                        seen.add(included)
+                        waiting.append((included, depth + 1))
+
+    def shared(self) -> Iterator[tuple[bytes, str, str]]:
+        """Yield the settings that count in every repository."""
+        for path in self._shared:
+            yield from self.of(path)
+
+    def _read(self, path: bytes) -> GitSettings:
+        if path not in self._known:
+            self._known[path] = _settings_in(read_live(path))
+        return self._known[path]
 
 
-def _linked_hooks(view: View, top: bytes) -> Iterator[list[NamedPlace]]:
-    """Yield the places below the root that the live hooks of the repository at `top` are links to."""
-    work_tree = join(view.root, top) if top else view.root
-    for home in _git_directories(os.path.join(work_tree, b".git")):
-        hooks = os.path.join(home, b"hooks")
+def _settings_in(content: bytes) -> GitSettings:
+    lower = content.lower()
+    return parse(content) or () if any(word in lower for word in _WORTH_PARSING) else ()
+
+
+class _RepositoryPlaces:
+    """The places below the root that the settings of one repository name, of its worktrees and of its submodules."""
+
+    def __init__(self, view: View, settings: LiveSettings, work_tree: bytes) -> None:
+        self._view = view
+        self._settings = settings
+        self._work_tree = work_tree
+
+    def __iter__(self) -> Iterator[list[NamedPlace]]:
+        """Yield the places that each word of a setting names, and those that live hooks lead to."""
+        pointed = list(_git_directories(os.path.join(self._work_tree, GIT)))
+        yield from self._of_members(pointed, self._work_tree)
+        for top in pointed[-1:]:
+            for member in _members_of(top):
+                yield from self._of_members([member, top], _work_tree_of(member, self._settings))
+        for name in (b".git/config", b".git/config.worktree"):
+            change = self._proposed(name)
+            if change is not None:
+                home = os.path.join(self._work_tree, GIT)
+                for key, value in _settings_in(self._view.after(change) or b""):
+                    yield from self._named(home, self._work_tree, key, value, is_live=False)
+
+    def _proposed(self, name: bytes) -> Change | None:
+        if self._work_tree == self._view.root:
+            return self._view.find(name)
+        top = self._work_tree.removeprefix(self._view.root + b"/")
+        return self._view.find(join(top, name)) if top != self._work_tree else None
+
+    def _of_members(self, directories: list[bytes], work_tree: bytes) -> Iterator[list[NamedPlace]]:
+        """Yield the places of a git directory and of the one that it shares settings with."""
+        files = [join(directory, name) for directory in directories for name in (b"config", b"config.worktree")]
+        own = itertools.chain.from_iterable(map(self._settings.of, files))
+        for directory, key, value in itertools.chain(own, self._settings.shared()):
+            yield from self._named(directory, work_tree, key, value, is_live=True)
+        for directory in directories:
+            yield from self._linked_hooks(join(directory, b"hooks"))
+
+    def _named(
+        self, directory: bytes, work_tree: bytes, key: str, value: str, *, is_live: bool
+    ) -> Iterator[list[NamedPlace]]:
+        root = self._view.root
+        for kind, start, path in _named(pattern_of(key), os.fsencode(value), directory, work_tree):
+            found = places_below(root, start, path, is_live=is_live)
+            # The scripts in `.husky/_` run those beside it
+            husky = {name.removesuffix(b"/_") if b".husky" in name else name for name in found}
+            yield [NamedPlace(path=name, kind=kind) for name in (husky if kind == "hooks" else found)]
+            if kind == "hooks" and is_live and b"\0" not in path:
+                yield from self._linked_hooks(os.path.join(start, os.path.expanduser(path)))
+
+    def _linked_hooks(self, hooks: bytes) -> Iterator[list[NamedPlace]]:
+        """Yield the places below the root that a live directory of hooks, and the hooks in it, are links to."""
         try:
             with os.scandir(hooks) as entries:
                 links = [entry.path for entry in entries if entry.is_symlink()]
         except OSError:
-            continue
+            return
+        found_links: list[tuple[bytes, Kind]] = [(link, "hook") for link in links]
         if os.path.islink(hooks):
-            yield [NamedPlace(path=path, kind="hooks") for path in places_below(view.root, home, hooks, is_live=True)]
-        for link in links:
-            yield [NamedPlace(path=path, kind="hooks") for path in places_below(view.root, hooks, link, is_live=True)]
+            found_links.append((hooks, "hooks"))
+        for link, kind in found_links:
+            found = places_below(self._view.root, b"/", link, is_live=True)
+            yield [NamedPlace(path=path, kind=kind) for path in found]
 
 
 def _named(pattern: str, value: bytes, directory: bytes, work_tree: bytes) -> Iterator[tuple[Kind, bytes, bytes]]:
     """Yield what a setting may name: what git takes it for, where it starts from, and its text."""
-    if pattern == "core.hookspath":
+    if pattern == "core.hookspath" or pattern == "init.templatedir":
         yield "hooks", work_tree, value
-    elif pattern == "include.path" or pattern == "includeif.*.path":
+    elif pattern in _INCLUDES:
         yield "config", directory, value
     elif pattern == "core.worktree":
         yield "tree", directory, value
     elif pattern == "core.attributesfile":
         yield "attributes", work_tree, value
+    elif pattern == "submodule.*.update" and not value.startswith(b"!"):
+        return
     elif pattern in _PROGRAM_KEYS or pattern.startswith("pager."):
-        for word in value.replace(b'"', b" ").replace(b"'", b" ").replace(b";", b" ").split():
+        for word, _ in words_of_shell(value):
             yield "program", work_tree, word.lstrip(b"!")
+    elif pattern in _TOOL_KEYS or (pattern.startswith("alias.") and value.startswith(b"!")):
+        for word, _ in words_of_shell(value):
+            yield "tool", work_tree, word.lstrip(b"!")
 
 
 def places_below(root: bytes, start: bytes, path: bytes, *, is_live: bool) -> set[bytes]:
-    """Return a path as folded paths below the root: as it is written, and where it leads by the person's links."""
+    """Return a path as folded paths below the root: as it is written, and on each way by the person's links."""
     if b"\0" in path:
         return set()
     if is_live or path.startswith(b"~/"):
         path = os.path.expanduser(path)
     whole = os.path.normpath(os.path.join(start, path))
     # What a command proposes must not make this side ask a network for a user or a directory
-    found = {whole, os.path.realpath(whole)} if is_live or contains(root, whole) else {whole}
+    found = {whole, *_stages(whole)} if is_live or contains(root, whole) else {whole}
     return {INDEX.fold(each[len(root) + 1 :]) for each in found if contains(root, each)}
 
 
-def _configurations(view: View, top: bytes, work_tree: bytes) -> Iterator[tuple[bytes, bytes, bool]]:
-    """Yield each configuration that git would read there, the directory that it lies in, and whether it is live."""
-    home = os.path.expanduser(b"~")
-    for path in _git_directories(os.path.join(work_tree, b".git")):
-        for name in (b"config", b"config.worktree"):
-            yield path, read_live(os.path.join(path, name)), True
-    yield home, read_live(os.path.join(home, b".gitconfig")), True
-    own = os.path.join(os.environb.get(b"XDG_CONFIG_HOME") or os.path.join(home, b".config"), b"git")
-    yield own, read_live(os.path.join(own, b"config")), True
-    yield b"/etc", read_live(b"/etc/gitconfig"), True
-    for name in (b".git/config", b".git/config.worktree"):
-        change = view.find(join(top, name))
-        if change is not None:
-            yield os.path.join(work_tree, b".git"), view.after(change) or b"", False
+def _stages(path: bytes) -> Iterator[bytes]:
+    """Yield what a path becomes by each link on its way, the last of which has none.
+
+    Whoever replaces one of the links decides what is found there.
+    """
+    here, left = b"/", path.split(b"/")
+    for _ in range(_MOST_LINKS):
+        while left:
+            name = left.pop(0)
+            if name == b"..":
+                here = os.path.dirname(here)
+            elif name not in (b"", b"."):
+                try:
+                    target = os.readlink(os.path.join(here, name))
+                except OSError:
+                    here = os.path.join(here, name)
+                    continue
+                here = b"/" if target.startswith(b"/") else here
+                left = [*target.split(b"/"), *left]
+                break
+        yield os.path.normpath(os.path.join(here, *filter(None, left)))
+        if not left:
+            return
 
 
 def _git_directories(path: bytes) -> Iterator[bytes]:
@@ -692,6 +814,23 @@ def _git_directories(path: bytes) -> Iterator[bytes]:
     common = read_live(os.path.join(path, b"commondir")).strip()
     if common:
         yield os.path.join(path, common)
+
+
+def _members_of(top: bytes) -> list[bytes]:
+    """Return the git directories of the worktrees and submodules of a repository."""
+    try:
+        return list(itertools.islice(git_directories_in(top), 1, MAX_PLACES))
+    except OSError:
+        return []
+
+
+def _work_tree_of(member: bytes, settings: LiveSettings) -> bytes:
+    """Return the work tree of a worktree or submodule, its git directory where it says of none."""
+    pointer = read_live(join(member, b"gitdir")).strip()
+    if pointer:
+        return os.path.dirname(os.path.join(member, pointer))
+    trees = [value for _, key, value in settings.of(join(member, b"config")) if key == "core.worktree"]
+    return os.path.normpath(os.path.join(member, os.fsencode(trees[-1]))) if trees else member
 
 
 def read_live(path: bytes) -> bytes:

@@ -20,6 +20,7 @@ from unspill.policy.paths import fold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import hashlib
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Literal
 
@@ -81,6 +82,9 @@ _LONGEST_NAME = 4096
 _MOST_ENTRIES = 250_000
 # Extensions in small letters change what the index says; `sdir` only marks that some entries are directories
 _HARMLESS = frozenset({b"sdir"})
+# What conflicts were before they were resolved
+_KEPT = _HARMLESS | {b"REUC"}
+_PRINTED = bytes(code for code in range(256) if code >= 32 and code != 127)
 _END_OF_ENTRIES, _BLOCKS = b"EOIE", b"IEOT"
 
 
@@ -229,15 +233,19 @@ def index_digest(fd: int, hash_size: int = SHA1) -> bytes:
 
 def digest(text: bytes, hash_size: int = SHA1) -> bytes:
     """Return a digest of what an index says, nothing where it is of a form that is not read here."""
-    import hashlib  # lazy: git
-
-    found = hashlib.blake2b(digest_size=16)
+    found = _new_digest("blake2b", digest_size=16)
     try:
         for mode, oid, flags, name in _entries(text, hash_size):
             found.update(b"%b%b%b%b\0" % (mode, oid, flags, name))
     except (IndexError, ValueError):
         return b""
     return found.digest()
+
+
+def _new_digest(name: str, **options: int) -> hashlib._Hash:
+    import hashlib  # lazy: git
+
+    return hashlib.new(name, usedforsecurity=False, **options)
 
 
 def staged_objects(text: bytes, hash_size: int = SHA1) -> dict[bytes, set[bytes]] | None:
@@ -295,8 +303,39 @@ def _read(fd: int, size: int) -> bytes:
     return text
 
 
-def _entries(text: bytes, hash_size: int) -> Iterator[IndexEntry]:
-    """Yield the entries in order.
+def without_caches(text: bytes, hash_size: int = SHA1) -> bytes:
+    """Return an index without what git merely remembers in it and believes, such as the trees that it would commit.
+
+    Git finds that out again. One that can't be read is returned as it is.
+    """
+    ends: list[int] = []
+    try:
+        for _ in _entries(text, hash_size, ends):
+            pass
+    except (IndexError, ValueError):
+        return text
+    at = ends[0]
+    kept = text[:at]
+    while at + 8 <= len(text) - hash_size:
+        end = at + 8 + _number(text, at + 4)
+        kept += text[at:end] if text[at : at + 4] in _KEPT else b""
+        at = end
+    found = _new_digest("sha1" if hash_size == SHA1 else "sha256")
+    found.update(kept)
+    return kept + found.digest()
+
+
+def is_log_line(line: bytes) -> bool:
+    """Tell whether this is a whole line of a log as git writes it: what is no line would swallow the next one."""
+    head, _, message = line.removesuffix(b"\n").partition(b"\t")
+    words = head.split(b" ")
+    is_whole = line.endswith(b"\n") and len(words) > 4 and all(map(is_object_name, words[:2]))
+    is_dated = is_whole and words[-3].endswith(b">") and words[-2].isdigit() and words[-1][1:].isdigit()
+    return is_dated and not (head + message).translate(None, _PRINTED)
+
+
+def _entries(text: bytes, hash_size: int, ends: list[int] | None = None) -> Iterator[IndexEntry]:
+    """Yield the entries in order; `ends` gets where they end.
 
     Raises:
         IndexError: it ends too early.
@@ -338,6 +377,8 @@ def _entries(text: bytes, hash_size: int) -> Iterator[IndexEntry]:
         yield mode, oid, known, name
     if lie_in_links(directories, links):
         raise ValueError("an entry is in a link")
+    if ends is not None:
+        ends.append(at)
     _refuse_extensions(text, at, hash_size, starts)
 
 

@@ -102,7 +102,7 @@ def keep_objects(root: bytes, layer: bytes) -> None:
     once it was amended. On another filesystem than the repository's nothing is kept.
     """
     try:
-        for member in _members(root + _GIT):
+        for member in git_directories_in(root + _GIT):
             if not os.path.lexists(member + b"/commondir"):
                 _link_objects(member + b"/objects", layer + member[len(root) :] + b"/objects")
     except OSError as error:
@@ -129,6 +129,22 @@ def _link_objects(source: bytes, dest: bytes) -> None:
                     # Kept before, removed by git right now, somebody else's, or with too many names
                     if error.errno not in (errno.EEXIST, errno.ENOENT, errno.EPERM, errno.EACCES, errno.EMLINK):
                         raise
+
+
+def git_directories_in(top: bytes) -> Iterator[bytes]:
+    """Yield the git directory itself, and those of its worktrees and submodules."""
+    yield top
+    for name in _names(top + b"/worktrees"):
+        if os.path.lexists(top + b"/worktrees/" + name + b"/HEAD"):
+            yield top + b"/worktrees/" + name
+    waiting = [top + b"/modules"]
+    for directory in waiting:
+        for name in _names(directory):
+            inner = directory + b"/" + name
+            if os.path.lexists(inner + b"/HEAD"):
+                yield from git_directories_in(inner)
+            elif len(waiting) < _MOST_MODULES:
+                waiting.append(inner)
 
 
 class _Moved(Exception):
@@ -159,7 +175,7 @@ def _age_s(path: bytes) -> float | None:
 def _about(root: bytes) -> bytes:
     """Return a text that differs as soon as anything differs that a layer would have."""
     lines = [repr((_look(root), _look(root + _GIT))).encode(), root]
-    for member in _members(root + _GIT):
+    for member in git_directories_in(root + _GIT):
         names = [*_WATCHED, b"refs"]
         lines += [line for name in names if (line := _line(member + b"/" + name)) is not None]
         for directory in (b"refs", *STATE_DIRECTORIES):
@@ -215,22 +231,6 @@ def _directories_below(top: bytes) -> list[bytes]:
         except (FileNotFoundError, NotADirectoryError):
             continue
     return sorted(lines)
-
-
-def _members(top: bytes) -> Iterator[bytes]:
-    """Yield the git directory itself, and those of its worktrees and submodules."""
-    yield top
-    for name in _names(top + b"/worktrees"):
-        if os.path.lexists(top + b"/worktrees/" + name + b"/HEAD"):
-            yield top + b"/worktrees/" + name
-    waiting = [top + b"/modules"]
-    for directory in waiting:
-        for name in _names(directory):
-            inner = directory + b"/" + name
-            if os.path.lexists(inner + b"/HEAD"):
-                yield from _members(inner)
-            elif len(waiting) < _MOST_MODULES:
-                waiting.append(inner)
 
 
 def _names(directory: bytes) -> list[bytes]:

@@ -13,7 +13,7 @@ import os
 import zlib
 from mmap import ACCESS_READ, mmap
 
-from unspill.git.files import LARGEST_FILE, digest, is_object_name
+from unspill.git.files import LARGEST_FILE, digest, is_object_name, without_caches
 from unspill.git.state import ODD_FORMAT, ODD_INDEX, hash_size_of
 from unspill.record import Record
 
@@ -268,9 +268,23 @@ class Object(Record):
 class Objects:
     """Object directories as one, the first with a name decides."""
 
-    def __init__(self, directories: Iterable[bytes], hash_size: int = 20) -> None:
+    def __init__(
+        self,
+        directories: Iterable[bytes],
+        hash_size: int = 20,
+        *,
+        written: Iterable[bytes] = (),
+        checked: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
+        """Take the directories of the person, and those that a command has `written`.
+
+        Of the latter only loose objects count, which their names prove, and `checked` packs, with the index that we
+        made of each: its own index could say that a commit has other parents, and its alternates could lead anywhere.
+        """
         self._size = hash_size
-        self._directories = tuple(_with_alternates(directories))
+        self._packed = tuple(_with_alternates(directories))
+        self._directories = (*written, *self._packed)
+        self._checked = tuple(checked)
         self._packs: list[Pack] | None = None
         self._known: dict[bytes, Object | None] = {}
 
@@ -361,7 +375,7 @@ class Objects:
     def _in_pack(self, name: bytes) -> tuple[Pack, int] | None:
         raw = bytes.fromhex(name.decode("ascii"))
         if self._packs is None:
-            self._packs = list(open_packs(self._directories, self._size))
+            self._packs = [*_open_checked(self._checked, self._size), *open_packs(self._packed, self._size)]
         for pack in self._packs:
             offset = pack.find(raw)
             if offset is not None:
@@ -468,22 +482,29 @@ def _loose(directory: bytes, name: bytes) -> bytes:
     return b"%b/%b/%b" % (directory, name[:2], name[2:])
 
 
-def _with_alternates(directories: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield object directories and those that they borrow from."""
-    waiting: list[bytes] = list(directories)
-    seen: set[bytes] = set()
-    while waiting and len(seen) < _MOST_ALTERNATES:
-        top = waiting.pop(0)
-        if top in seen:
+def _open_checked(packs: Iterable[tuple[bytes, bytes]], hash_size: int) -> Iterator[Pack]:
+    for index, pack in packs:
+        try:
+            yield Pack(index, pack, hash_size)
+        except (OSError, ValueError, Broken):
             continue
-        seen.add(top)
+
+
+def _with_alternates(directories: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield object directories, and so many at most that they borrow from."""
+    waiting: list[bytes] = list(dict.fromkeys(directories))
+    seen, most = set(waiting), len(waiting) + _MOST_ALTERNATES
+    for top in waiting:
         yield top
         try:
-            with open(top + b"/info/alternates", "rb") as file:
+            with open(os.open(top + b"/info/alternates", _FILE), "rb") as file:
                 lines = file.read(1 << 16).splitlines()
         except OSError:
             continue
-        waiting += [os.path.join(top, line) for line in lines if line and not line.startswith((b"#", b'"'))]
+        named = [line for line in lines if line and b"\0" not in line and not line.startswith((b"#", b'"'))]
+        fresh = dict.fromkeys(path for line in named if (path := os.path.join(top, line)) not in seen)
+        waiting += list(fresh)[: most - len(waiting)]
+        seen.update(waiting)
 
 
 class Transfer(Record):
@@ -617,9 +638,13 @@ def check_new_repository(
     changes = tuple(changes)
     if problem := _index_problem(changes, place_of, hash_size):
         return NewRepository(changes=(), contents={}, problem=problem)
+    size = max(_sizes_of(changes, place_of), default=hash_size)
     for change in changes:
         *_above, first, second, name = (b"", b"", *change.path.split(b"/"))
         if change.entry is None or change.entry.kind != "file":
+            kept.append(change)
+        elif name == b"index" and (content := _read(place_of(change))).startswith(b"DIRC"):
+            contents[change.path] = without_caches(content, size)
             kept.append(change)
         elif first == b"objects" and is_object_name(second + name):
             try:
@@ -635,7 +660,7 @@ def check_new_repository(
                 with open(indexes[pack], "rb") as file:
                     contents[change.path] = file.read()
             kept += [change] if name.endswith((b".pack", b".idx", b".promisor")) else []
-        elif not (first == b"objects" and second == b"info" and name != b"alternates"):
+        elif b"/objects/info/" not in change.path or change.path.endswith(b"/objects/info/alternates"):
             kept.append(change)
     return NewRepository(changes=tuple(kept), contents=contents)
 
@@ -643,12 +668,16 @@ def check_new_repository(
 def _index_problem(changes: Iterable[Change], place_of: Callable[[Change], bytes], hash_size: int) -> str:
     """Return why an index among the changes can't be applied, where one can't; submodules have theirs as well."""
     named = [(change, change.path.rpartition(b"/")[2]) for change in changes if change.layer is not None]
-    configs = [change for change, name in named if name == b"config" and _is_file(change)]
-    sizes = {hash_size_of(_read(place_of(change))) for change in configs} or {hash_size}
+    sizes = _sizes_of(changes, place_of) or {hash_size}
     if len(sizes) > 1:
         return ODD_FORMAT
     is_refused = any(name == b"index" and _is_refused(change, place_of, max(sizes)) for change, name in named)
     return ODD_INDEX if is_refused else ""
+
+
+def _sizes_of(changes: Iterable[Change], place_of: Callable[[Change], bytes]) -> set[int]:
+    configs = [change for change in changes if change.path.endswith(b"/config") and _is_file(change)]
+    return {hash_size_of(_read(place_of(change))) for change in configs if change.layer is not None}
 
 
 def _is_refused(change: Change, place_of: Callable[[Change], bytes], hash_size: int) -> bool:

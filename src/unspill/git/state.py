@@ -138,6 +138,15 @@ def hash_size_of(config: bytes) -> int:
     return SHA256 if _settings(config).get("extensions.objectformat") == "sha256" else SHA1
 
 
+def has_promisor(config: bytes) -> bool:
+    """Tell whether a configuration names a remote that has the objects which a repository lacks."""
+    return any(
+        key == "extensions.partialclone" or (key.startswith("remote.") and key.endswith(".promisor"))
+        for key, value in _pairs(config)
+        if value.lower() not in ("false", "no", "off", "0", "")
+    )
+
+
 def is_sparse(*configs: bytes) -> bool:
     """Tell whether some configurations, the last of which counts most, want a checkout of some files only."""
     values = [value for config in configs for key, value in _pairs(config) if key == "core.sparsecheckout"]
@@ -326,7 +335,21 @@ class Repository(Record):
     def problem(self) -> str:
         """Why it can't be moved, where it can't."""
         changed = ODD_FORMAT if self.base.hash_size != self.after.hash_size else ""
-        return self.base.problem or self.after.problem or changed
+        odd = ODD_REF if any(self._odd_symbolic_refs()) else ""
+        return self.base.problem or self.after.problem or changed or odd
+
+    def _odd_symbolic_refs(self) -> Iterator[bytes]:
+        """Yield references that newly name another one, other than a branch of HEAD or a remote's own HEAD.
+
+        A branch that names itself makes git unable to read where it stands.
+        """
+        for name, value in self.after.refs.items():
+            if value.startswith(SYMBOLIC) and self.base.refs.get(name) != value:
+                inner = name[len(owner_of(name, self.after.members)) :]
+                start = b"refs/heads/" if inner == b"HEAD" else inner.removesuffix(b"HEAD")
+                is_remote = inner.startswith(b"refs/remotes/") and inner.endswith(b"/HEAD")
+                if not (inner == b"HEAD" or is_remote) or not value.startswith(SYMBOLIC + start):
+                    yield name
 
     def moved(self) -> tuple[bytes, ...]:
         """Return the names of references and files that do not say what they said; our own references never count."""

@@ -379,7 +379,9 @@ class _Reader:
         return self._name("-")
 
     def _value(self) -> str:
-        self._skip_spaces()
+        # Git takes a carriage return here for an error, though it is a space everywhere else
+        while self._peek() in (" ", "\t"):
+            self.at += 1
         if self._peek() in ("", "\n"):
             return "true"
         if self._next() != "=":

@@ -12,17 +12,20 @@ from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence, Set
     from typing import Literal
 
     GitSettings = tuple[tuple[str, str], ...]
-    # What the value has to be: anything, an address, a way to update, a name, the work tree of a new module, a path
-    Check = Literal["any", "address", "update", "name", "work tree", "path"]
+    # What the value has to be: anything, an address, a way to update, a name, the work tree of a new module, a path,
+    # where a fetch writes, what git takes for yes or no, that or `on-demand`, a version that git knows
+    Check = Literal[
+        "any", "address", "update", "name", "work tree", "path", "refspec", "boolean", "recursion", "version"
+    ]  # fmt: skip
 
     # What decides: nothing, its name (hook, unknown), or its content
     GitPlace = Literal[
         "ordinary", "unknown", "hook", "config", "attributes", "pointer", "common", "module", "todo", "alternates",
-        "replace", "grafts", "shallow",
+        "replace", "grafts", "shallow", "strategy", "autostash", "start", "large",
     ]  # fmt: skip
 
 
@@ -35,11 +38,16 @@ ORDINARY_KEYS = _keys(
     {
         "address": "branch.*.remote branch.*.pushremote remote.*.url submodule.*.url",
         "update": "submodule.*.update",
-        "name": "remote.*.fetch remote.*.tagopt user.signingkey submodule.*.branch submodule.*.ignore",
+        "name": "remote.*.tagopt user.signingkey submodule.*.branch submodule.*.ignore",
+        "refspec": "remote.*.fetch",
+        "boolean": """
+        user.useconfigonly submodule.*.active submodule.*.shallow core.sparsecheckout core.sparsecheckoutcone
+        index.sparse extensions.worktreeconfig
+        """,
+        "recursion": "submodule.*.fetchrecursesubmodules",
+        "version": "core.repositoryformatversion",
         "any": """
-        branch.*.* remote.*.gh-resolved user.name user.email user.useconfigonly submodule.active submodule.*.active
-        submodule.*.shallow submodule.*.fetchrecursesubmodules core.repositoryformatversion core.sparsecheckout
-        core.sparsecheckoutcone index.sparse extensions.worktreeconfig lfs.repositoryformatversion
+        branch.*.* remote.*.gh-resolved user.name user.email submodule.active lfs.repositoryformatversion
         """,
     }
 )
@@ -47,6 +55,7 @@ ORDINARY_KEYS = _keys(
 FORMAT_KEYS = _keys(
     {
         "work tree": "core.worktree",
+        "name": "remote.*.fetch",
         "any": """
         core.filemode core.bare core.logallrefupdates core.symlinks core.ignorecase core.precomposeunicode
         extensions.objectformat extensions.compatobjectformat extensions.refstorage extensions.preciousobjects
@@ -61,13 +70,19 @@ MODULE_KEYS = _keys(
         "address": "submodule.*.url",
         "update": "submodule.*.update",
         "name": "submodule.*.branch submodule.*.ignore",
-        "any": "submodule.*.shallow submodule.*.fetchrecursesubmodules",
+        "boolean": "submodule.*.shallow",
+        "recursion": "submodule.*.fetchrecursesubmodules",
     }
 )
 # Passed to other programs as options
 EXCLUDED_KEYS = frozenset({"branch.*.mergeoptions"})
 # Gone as a whole with a branch, a remote or a module
 _SECTIONS = ("branch", "remote", "submodule")
+# Without one of these git pushes elsewhere
+_PUSHED_TO = frozenset(("remote.*.pushurl", "branch.*.pushremote", "remote.pushdefault"))
+_BOOLEANS = frozenset(("", "true", "yes", "on", "1", "false", "no", "off", "0"))
+_VERSION = "core.repositoryformatversion"
+_NO_REFSPEC = frozenset(" ~^:?[\\")
 _UPDATES = frozenset(("checkout", "rebase", "merge", "none"))
 _SCHEMES = frozenset(("http", "https", "ssh", "git", "file", "git+ssh", "ssh+git", "ftp", "ftps"))
 _FILE = "file://"
@@ -96,7 +111,10 @@ _FILES = frozenset(
 _BEGINNINGS = (b"merge_", b"bisect_", b"notes_merge_", b"sharedindex.", b"index.stash.", b"next-index-", b"gitgui_")
 _ENDINGS = (b"_editmsg",)
 _STATE = frozenset(b"rebase-merge rebase-apply sequencer".split())
-_TODO = frozenset(b"git-rebase-todo git-rebase-todo.backup todo".split())
+_STATE_PLACES: dict[bytes, GitPlace] = {
+    b"git-rebase-todo": "todo", b"git-rebase-todo.backup": "todo", b"todo": "todo", b"strategy": "strategy",
+    b"opts": "strategy", b"autostash": "autostash",
+}  # fmt: skip
 _IN_INFO = frozenset(b"exclude refs sparse-checkout".split())
 _LFS = frozenset(b"objects tmp cache incomplete".split())
 _PACK_SUFFIXES = frozenset(b"pack idx rev bitmap keep promisor mtimes midx lock".split())
@@ -165,7 +183,8 @@ def unusual_keys(
     """
     allowed = ORDINARY_KEYS if before is not None else ORDINARY_KEYS | FORMAT_KEYS
     new = _by_key(after)
-    found = set()
+    # Git does not read a repository whose format needs the newer version under the older one
+    found = {_VERSION} if "1" in _by_key(before or ()).get(_VERSION, ()) and new.get(_VERSION) != ["1"] else set()
     for key in changed_keys(before or (), after):
         pattern = pattern_of(key)
         if key not in new and pattern.partition(".")[0] in _SECTIONS:
@@ -208,7 +227,15 @@ def changed_addresses(before: GitSettings, after: GitSettings) -> list[str]:
         if values:
             was = f"was {_shown_all(old[key])}, " if key in old else ""
             found.append(f"{_shown_key(key)} {was}now {_shown_all(values)}")
-    return found
+    return [*found, *_no_longer_pushed_to(old, new)]
+
+
+def _no_longer_pushed_to(old: dict[str, list[str]], new: dict[str, list[str]]) -> Iterator[str]:
+    """Yield what is gone of where git pushed to, as far as the remote or branch is still there."""
+    for key in sorted(old.keys() - new.keys()):
+        section = key.rpartition(".")[0] + "."
+        if pattern_of(key) in _PUSHED_TO and any(other.startswith(section) for other in new):
+            yield f"{_shown_key(key)} was {_shown_all(old[key])}, now nothing"
 
 
 def changed_keys(before: GitSettings, after: GitSettings) -> list[str]:
@@ -266,7 +293,9 @@ def place_of(rest: list[bytes]) -> GitPlace:
     if rest[:2] == [b"refs", b"replace"]:
         return "replace"
     if first in _STATE:
-        return "todo" if rest[1] in _TODO else _known(len(rest) == 2)
+        return _STATE_PLACES.get(rest[1]) or _known(len(rest) == 2)
+    if rest[:2] == [b"lfs", b"objects"]:
+        return "large"
     if rest == [b"objects", b"info", b"alternates"]:
         return "alternates"
     return _known(_is_stored(first, rest))
@@ -344,10 +373,22 @@ def is_module_place(parts: list[bytes]) -> bool:
     return is_repository_place(parts) and names[len(names) - names[::-1].index(b".git") :][:1] == [b"modules"]
 
 
-def new_drivers(before: bytes, after: bytes) -> list[bytes]:
-    """Return the drivers that lines of an attributes file name which it did not have before."""
+def new_drivers(before: bytes, after: bytes, macros: Set[bytes] = frozenset()) -> list[bytes]:
+    """Return the drivers that lines of an attributes file name which it did not have before, some by a macro."""
     known = set(before.split(b"\n"))
-    return [word for line in after.split(b"\n") if line not in known for word in _drivers_of(line)]
+    return [word for line in after.split(b"\n") if line not in known for word in _drivers_of(line, macros)]
+
+
+def driving_macros(*contents: bytes) -> frozenset[bytes]:
+    """Return the macros of attributes files that stand for a driver, also by another macro."""
+    lines = [line.split() for content in contents for line in content.split(b"\n") if b"[attr]" in line]
+    found: set[bytes] = set()
+    for _ in lines:
+        more = {words[0].partition(b"[attr]")[2] for words in lines if _drivers_of(b" ".join(words), found)}
+        if more == found:
+            break
+        found = more
+    return frozenset(found)
 
 
 def pointer_target(content: bytes) -> bytes | None:
@@ -384,6 +425,12 @@ def is_log(content: bytes) -> bool:
 def has_commands(todo: bytes) -> bool:
     """Tell whether the steps of a rebase run commands when it goes on."""
     return any(line.lstrip().startswith(_STEPS) for line in todo.split(b"\n"))
+
+
+def strategies(content: bytes) -> list[bytes]:
+    """Return the lines that name a strategy, of a file that has nothing else or of the options of a sequence."""
+    lines = content.split(b"\n")
+    return [line for line in lines if b"strategy" in line.lower() or b"=" not in line]
 
 
 def ignore_rules(content: bytes) -> tuple[IgnoreRule, ...]:
@@ -465,11 +512,37 @@ def _passes(check: Check, value: str, is_work_tree: Callable[[str], bool] = lamb
             return is_address(value)
         case "work tree":
             return is_work_tree(value)
+        case "refspec":
+            return _is_usual_refspec(value)
+        case "boolean":
+            return value.lower() in _BOOLEANS
+        case "recursion":
+            return value.lower() in _BOOLEANS or value == "on-demand"
+        case "version":
+            return value in ("0", "1")
         case "path":
             parts = value.replace("\\", "/").split("/")
             # git itself has lost a carriage return at the end of one, and checked another path out (CVE-2025-48384)
             is_plain = value.isprintable() and not value.startswith(("-", "/"))
             return is_plain and ".." not in parts and ".git" not in value.lower().split("/")
+
+
+def _is_usual_refspec(value: str) -> bool:
+    """Tell whether a fetch writes to what it remembers of a remote alone, and not over branches of the person."""
+    source, colon, dest = value.removeprefix("+").partition(":")
+    if source.startswith("-") or not _is_refspec_side(source.removeprefix("^")):
+        return False
+    if not colon:
+        return True
+    is_pair = _is_refspec_side(dest) and not source.startswith("^") and source.count("*") == dest.count("*")
+    is_same = dest == source and dest.startswith(("refs/tags/", "refs/notes/"))
+    return is_pair and (is_same or dest.startswith("refs/remotes/"))
+
+
+def _is_refspec_side(name: str) -> bool:
+    parts = name.split("/")
+    is_plain = name.isprintable() and _NO_REFSPEC.isdisjoint(name) and ".." not in name and name.count("*") <= 1
+    return is_plain and all(part and not part.startswith(".") and not part.endswith(".lock") for part in parts)
 
 
 def _has_encoded_control(address: str) -> bool:
@@ -487,6 +560,10 @@ def _place_of_file(name: bytes) -> GitPlace:
         return "common"
     if name == b"gitdir":
         return "pointer"
+    if name == b"merge_autostash":
+        return "autostash"
+    if name == b"bisect_start":
+        return "start"
     base = name.removesuffix(b".lock")
     return _known(base in _FILES or base.startswith(_BEGINNINGS) or base.endswith(_ENDINGS))
 
@@ -520,10 +597,12 @@ def _is_hex(name: bytes) -> bool:
     return _HEX.issuperset(name)
 
 
-def _drivers_of(line: bytes) -> list[bytes]:
+def _drivers_of(line: bytes, macros: Set[bytes] = frozenset()) -> list[bytes]:
     if line.lstrip(b" \t\r").startswith(b"#"):
         return []
-    return [word for word in line.split() if word.startswith(_DRIVEN) and word not in BUILT_IN_DRIVERS]
+    words = line.split()
+    named = [word for word in words if word.startswith(_DRIVEN) and word not in BUILT_IN_DRIVERS]
+    return named + [word for word in words[1:] if word in macros]
 
 
 def _is_object_name(word: bytes) -> bool:

@@ -452,8 +452,8 @@ FLAGGED = (
 
 # By place, content or kind. `what` and the reasons stand in docs/held.md as they are.
 HOOK = GuardRow(
-    what="`.git/hooks/*` except `*.sample`; files in the directory that the live `core.hooksPath` names; the target of "
-    "a live hook that is a symlink",
+    what="`.git/hooks/*` except `*.sample`; files in the directory that the live `core.hooksPath` or "
+    "`init.templateDir` names, in any repository; what a live hook that is a symlink leads to or through",
     verdict="held",
     reason="git runs this hook automatically",
     deleted="flagged",
@@ -466,8 +466,8 @@ SETTINGS = GuardRow(
     deleted="held",
 )
 DRIVERS = GuardRow(
-    what="`.gitattributes` and `.git/info/attributes` with a new line that names a driver: `filter=`, `diff=` or "
-    "`merge=`, except git's own drivers and `lfs`",
+    what="`.gitattributes` and `.git/info/attributes` with a new line that names a driver: `filter=`, `diff=`, "
+    "`merge=` or a macro of yours for one, except git's own drivers and `lfs`",
     verdict="held",
     reason="makes git run a filter, diff or merge driver on files",
 )
@@ -498,6 +498,11 @@ PROGRAM = GuardRow(
     what="a file that the live settings run: `core.fsmonitor`, `filter.*`, `diff.*`, `core.pager` and the like",
     verdict="held",
     reason="your git settings run it when you look at the project",
+)
+TOOL = GuardRow(
+    what="a file that a live alias (`alias.x = !...`), `difftool.*.cmd` or `mergetool.*.cmd` names",
+    verdict="flagged",
+    reason="your git settings run it when you use an alias or a tool of theirs",
 )
 UNKNOWN = GuardRow(
     what="anything else in `.git`; an executable there; a file named like git's settings among references, logs and "
@@ -581,7 +586,8 @@ OPEN_TO_ALL = GuardRow(
     reason="lets others on this machine write to it or run it as you",
 )
 TODO = GuardRow(
-    what="the steps of a rebase that run commands: `.git/rebase-merge/git-rebase-todo`, `.git/sequencer/todo`",
+    what="the steps of a rebase that run commands: `.git/rebase-merge/git-rebase-todo`, `.git/sequencer/todo`; a "
+    "strategy with a path in it",
     verdict="flagged",
     reason="contains commands that run when the rebase continues",
 )
@@ -596,6 +602,16 @@ HIDDEN = GuardRow(
     "leaves out",
     verdict="flagged",
     reason="makes `git status` and `git diff` hide changes",
+)
+SHADOWS = GuardRow(
+    what="a new reference that git takes for one of yours with the same short name: a tag `main` for a branch `main`",
+    verdict="flagged",
+    reason="makes a name that you use mean another commit",
+)
+AUTOSTASH = GuardRow(
+    what="`.git/MERGE_AUTOSTASH` and the `autostash` of a rebase",
+    verdict="flagged",
+    reason="git puts its content into your tree when the merge or rebase ends",
 )
 ALTERNATES = GuardRow(
     what="`.git/objects/info/alternates`", verdict="held", reason="makes git read objects from elsewhere"
@@ -630,7 +646,8 @@ PARTS_OF_GIT = GuardRow(
 RULES = (
     HOOK, SETTINGS, DRIVERS, MODULES, LEADS_OUT, GIT_LINK, COMPLETES, PROGRAM, UNKNOWN, UNREADABLE, TEMPLATE, SOURCED,
     LINK_OUT, SECRET, SECRET_BELOW, PROJECT_MARK, GONE_WITH_IT, OPEN_GIT, CLOSED_ROOT, ALTERNATES, REPLACED_OBJECT,
-    SHALLOW, REPOSITORY, MODULE, ADDRESS, HIDDEN, OPEN_TO_ALL, TODO, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
+    SHALLOW, REPOSITORY, MODULE, ADDRESS, HIDDEN, SHADOWS, OPEN_TO_ALL, TODO, AUTOSTASH, TOOL, EXECUTABLE, PACKAGES,
+    PARTS_OF_GIT,
 )  # fmt: skip
 
 

@@ -44,10 +44,11 @@ def test_a_path_is_in_its_row(case: Case, tmp_path: Path) -> None:
 
 
 def test_every_row_has_a_case() -> None:
-    # What an index hides is told by where it comes from, so tests/attack/test_held_files.py has the cases
+    # What an index or a reference hides is told by where it comes from: tests/attack/test_held_files.py has the cases
     assert {row.reason for row in RULES} - {case.row.reason for case in [*CASES, *DETOURS] if case.row} == {
         rows.PARTS_OF_GIT.reason,
         rows.HIDDEN.reason,
+        rows.SHADOWS.reason,
     }
 
 
@@ -271,15 +272,15 @@ def test_a_proposed_setting_makes_nobody_look_elsewhere(tmp_path: Path, monkeypa
 
     def look(path: bytes) -> bytes:
         asked.append(path)
-        return path
+        raise OSError
 
-    monkeypatch.setattr("unspill.apply.guard_git.os.path.realpath", look)
+    monkeypatch.setattr("unspill.apply.guard_git.os.readlink", look)
     monkeypatch.setattr("pwd.getpwnam", lambda name: look(name.encode()))
     inside = "[core]\n\thooksPath = /net/example.org/x\n\tpager = ~example/x\n\teditor = tool\n"
     judged(tmp_path, {".git/config": inside}, {".git/HEAD": "x"})
     live = os.fsencode(tmp_path / "live")
     assert live + b"/tool" in asked
-    assert [path for path in asked if not path.startswith(live + b"/")] == []
+    assert [path for path in asked if not (path + b"/").startswith(live + b"/") and path not in live] == []
 
 
 def test_a_directory_that_is_too_large_to_look_through_is_not_deleted(

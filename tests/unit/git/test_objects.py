@@ -171,3 +171,27 @@ def test_flipped_bytes_of_a_pack_raise_nothing_but_what_is_expected(tmp_path: Pa
         objects = Objects([os.fsencode(damaged.parent)])
         for name in names:
             objects.find(name)
+
+
+def test_a_fifo_in_place_of_the_alternates_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "info").mkdir()
+    os.mkfifo(tmp_path / "info" / "alternates")
+    top = os.fsencode(tmp_path)
+    assert not Objects([top]).has(b"0" * 40)
+    assert not Objects([], written=[top]).has(b"0" * 40)
+
+
+def test_the_alternates_of_a_command_lead_nowhere(project: Path, tmp_path: Path, size: int) -> None:
+    name = next(iter(every_object(project)))
+    other = tmp_path / "other"
+    (other / "info").mkdir(parents=True)
+    (other / "info" / "alternates").write_text(f"{project}/.git/objects\n")
+    top = os.fsencode(other)
+    assert not Objects([], size, written=[top]).has(name)
+    assert Objects([top], size).has(name)
+
+
+def test_many_object_directories_are_all_looked_at(project: Path, tmp_path: Path, size: int) -> None:
+    name = next(iter(every_object(project)))
+    many = [os.fsencode(tmp_path / f"none{number}") for number in range(40)]
+    assert Objects([*many, os.fsencode(project / ".git" / "objects")], size).has(name)

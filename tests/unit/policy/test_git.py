@@ -16,6 +16,7 @@ from unspill.policy.git import (
     IgnoreRule,
     changed_addresses,
     changed_keys,
+    driving_macros,
     has_commands,
     ignore_rules,
     is_address,
@@ -63,7 +64,16 @@ def test_a_setting_that_may_run_something_is_not_ordinary(key: str, before: tupl
     assert unusual_keys(before, ((key, "x"),), no_tree) == [pattern_of(key)]
 
 
-GOOD = {"any": "x", "address": "https://example.org/x.git", "update": "merge", "name": "main"}
+GOOD = {
+    "any": "x",
+    "address": "https://example.org/x.git",
+    "update": "merge",
+    "name": "main",
+    "refspec": "+refs/heads/*:refs/remotes/origin/*",
+    "boolean": "Yes",
+    "recursion": "on-demand",
+    "version": "0",
+}
 
 
 @pytest.mark.parametrize(("pattern", "check"), ORDINARY_KEYS.items())
@@ -104,6 +114,14 @@ def test_a_work_tree_is_chosen_by_a_new_repository_only_and_never_changes() -> N
         ("submodule.x.url", "ssh://-oProxyCommand=evil/x"),
         ("submodule.x.update", "!evil"),
         ("remote.x.fetch", "--upload-pack=evil"),
+        ("remote.x.fetch", "+refs/heads/*:refs/heads/*"),
+        ("remote.x.fetch", "+refs/heads/*:refs/replace/*"),
+        ("remote.x.fetch", "refs/heads/*:refs/remotes/x"),
+        ("remote.x.fetch", "a b"),
+        ("core.repositoryformatversion", "99"),
+        ("core.sparsecheckout", "perhaps"),
+        ("extensions.worktreeconfig", "perhaps"),
+        ("submodule.x.fetchrecursesubmodules", "perhaps"),
         ("user.signingkey", "-evil"),
         ("user.name", "a\0b"),
     ],
@@ -113,6 +131,43 @@ def test_an_ordinary_setting_with_a_dangerous_value_is_not(key: str, value: str)
     # The second of two values counts as well
     good = (key, GOOD[ORDINARY_KEYS.get(pattern_of(key), "any")])
     assert unusual_keys((good,), (good, (key, value)), no_tree) == [pattern_of(key)]
+
+
+@pytest.mark.parametrize(
+    "refspec",
+    """
+    main +main refs/pull/*/head:refs/remotes/origin/pr/* +refs/tags/*:refs/tags/* refs/notes/*:refs/notes/*
+    ^refs/heads/dependabot/*
+    """.split(),
+)
+def test_a_refspec_that_writes_over_no_branch_is_ordinary(refspec: str) -> None:
+    assert unusual_keys((), (("remote.x.fetch", refspec),), no_tree) == []
+
+
+def test_a_new_repository_may_be_a_mirror() -> None:
+    assert unusual_keys(None, (("remote.x.fetch", "+refs/*:refs/*"),), no_tree) == []
+
+
+@pytest.mark.parametrize("after", [(), (("core.repositoryformatversion", "0"),)], ids=["gone", "older"])
+def test_a_format_does_not_become_an_older_one(after: tuple[tuple[str, str], ...]) -> None:
+    before = (("core.repositoryformatversion", "1"),)
+    assert unusual_keys(before, after, no_tree) == ["core.repositoryformatversion"]
+    assert unusual_keys((), before, no_tree) == []
+
+
+@pytest.mark.parametrize(
+    ("gone", "shown"),
+    [
+        ("remote.up.pushurl", ["remote.up.pushurl was none, now nothing"]),
+        ("branch.main.pushremote", ["branch.main.pushremote was none, now nothing"]),
+        ("remote.pushdefault", ["remote.pushdefault was none, now nothing"]),
+        ("remote.other.pushurl", []),
+        ("remote.up.tagopt", []),
+    ],
+)
+def test_an_address_to_push_to_that_is_gone_is_named(gone: str, shown: list[str]) -> None:
+    kept = (("remote.up.url", "https://example.org/up"), ("branch.main.remote", "up"))
+    assert changed_addresses((*kept, (gone, "none")), kept) == shown
 
 
 def test_what_goes_away_counts_as_changed() -> None:
@@ -350,3 +405,19 @@ def is_ignored(parts: list[bytes], rules: tuple[IgnoreRule, ...]) -> bool:
 @pytest.mark.parametrize(("lines", "is_meant"), [(b"[[:alpha:]]\n", False), (b"*\n![[:digit:]]\n", False)])
 def test_a_rule_that_is_not_understood_ignores_nothing(lines: bytes, is_meant: bool) -> None:
     assert is_ignored([b"a"], ignore_rules(lines)) is is_meant
+
+
+@pytest.mark.parametrize(
+    ("after", "drivers"),
+    [
+        (b"* crypt\n", [b"crypt"]),
+        (b'"a b" secret\n', [b"secret"]),
+        (b"crypt text\n", []),
+        (b"* -crypt plain\n", []),
+        (b"* filter=lfs\n", []),
+    ],
+)
+def test_a_macro_that_stands_for_a_driver_counts_as_one(after: bytes, drivers: list[bytes]) -> None:
+    macros = driving_macros(b"[attr]plain text\n[attr]secret crypt\n[attr]lfs filter=lfs\n", b"[attr]crypt filter=x\n")
+    assert macros == {b"crypt", b"secret"}
+    assert new_drivers(b"", after, macros) == drivers
