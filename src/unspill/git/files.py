@@ -288,6 +288,18 @@ def find_objects(fd: int, paths: Sequence[bytes], hash_size: int = SHA1) -> dict
     return {}
 
 
+def find_by_name(fd: int, names: frozenset[bytes], hash_size: int = SHA1) -> dict[bytes, bytes]:
+    """Return the objects that an open index has for all paths, at any depth, whose last component is one of `names`."""
+    found: dict[bytes, bytes] = {}
+    try:
+        for _mode, oid, _flags, path in itertools.islice(_entries(_read(fd, LARGEST_FILE), hash_size), _MOST_ENTRIES):
+            if path[path.rfind(b"/") + 1 :] in names:
+                found[path] = oid
+    except (IndexError, ValueError):
+        return {}
+    return found
+
+
 def _read(fd: int, size: int) -> bytes:
     text = b""
     while len(text) < size and (chunk := os.pread(fd, size - len(text), len(text))):

@@ -4,9 +4,10 @@
 Those of the home directory and of the system are masked wherever a plan would show them, and none can be a root. View
 `sealed` shows hardly any of them; view `host` needs the whole table.
 
-Those of a project are files with exactly these names, in the top directory of a root and in the directories that the
-policy names: absent inside a sandbox, and held at an apply. Examples and templates have other names (`.env.example`),
-so they are never meant. Names are compared byte by byte: the kernel puts no overlay over a directory that ignores case.
+Those of a project are files with exactly these names: absent inside a sandbox, and held at an apply. In the top
+directory of a root and in the directories that the policy names that goes for every name, deeper down for what a search
+has found. Examples and templates have other names (`.env.example`), so they are never meant. Names are compared byte by
+byte: the kernel puts no overlay over a directory that ignores case.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ PROJECT_SECRETS = {
         """.split(),
     "passwords of web server users": b".htpasswd .htdigest".split(),
 }
+# Not searched: packages that others wrote, and what version control keeps under names of its own
+NOT_SEARCHED = frozenset(b"node_modules site-packages .git .hg .jj .svn".split())
 SECRET_NAMES = tuple(sorted(name for names in PROJECT_SECRETS.values() for name in names))
 
 _IN_HOME = frozenset(HOME_SECRETS)

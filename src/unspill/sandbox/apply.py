@@ -82,6 +82,7 @@ from unspill.sandbox.secrets import (
     load_masked,
     mark_written,
     remember_claims,
+    remember_made,
     shown_secrets,
 )
 
@@ -164,9 +165,14 @@ def apply_held(project: Project, request: ApplyRequest) -> Operation:
 
 def _without_claims(project: Project, apply: _Apply) -> Operation:
     """Run an apply; what it makes an index of git say about secrets must not unmask one."""
-    if not concerns_git(apply.chosen):
-        return apply.run()
-    before, shown = entries_of(project), shown_secrets(project)
+    operation = _run_with_claims(project, apply) if concerns_git(apply.chosen) else apply.run()
+    remember_made(project, operation.paths)
+    return operation
+
+
+def _run_with_claims(project: Project, apply: _Apply) -> Operation:
+    before = entries_of(project)
+    shown = shown_secrets(project, before)
     # Before: whoever ends this process in the middle must not have the index believed
     mark_written(project.store, apply.chosen)
     try:

@@ -36,7 +36,7 @@ from unspill.permissions.audit import (
 from unspill.plan.view import to_inside
 from unspill.policy.paths import quote, shell_word, show_line
 from unspill.record import Record
-from unspill.sandbox.secrets import mask_hints, tracked_warnings
+from unspill.sandbox.secrets import hidden_news, mask_hints, tracked_warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -342,6 +342,7 @@ def make_result(
             *_news_of_profile(project, plan),
             *notes,
             *tracked_warnings(project, masks),
+            *hidden_news(project, masks.hidden),
         ),
         shown_lines=project.means.policy.shown_lines,
         shown_bytes=project.means.policy.shown_bytes,

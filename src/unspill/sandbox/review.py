@@ -35,7 +35,7 @@ from unspill.policy.held import REPLACED_OBJECT
 from unspill.policy.paths import COLUMNS
 from unspill.record import Record
 from unspill.sandbox.planning import get_places, make_plan
-from unspill.sandbox.secrets import load_masked
+from unspill.sandbox.secrets import found_hidden, load_masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -478,7 +478,9 @@ class _Choosing:
         if root not in self._judged:
             part = self._whole(root)
             below = next(stack.below() for stack in self._stacks if stack.live == root)
-            self._judged[root] = judge(part, below, self._project.means.policy.secrets)
+            self._judged[root] = judge(
+                part, below, self._project.means.policy.secrets, found_hidden(self._project, root)
+            )
         return self._judged[root]
 
     def _leave(self, root: bytes, found: Iterable[tuple[bytes, str]], why: Why) -> None:
