@@ -250,7 +250,7 @@ class SecretPlaces:
     `names` has a component of every path that may matter, folded, for the first look at many.
     """
 
-    def __init__(self, secrets: Secrets, root: bytes, hidden: Sequence[bytes]) -> None:
+    def __init__(self, secrets: Secrets, root: bytes = b"", hidden: Sequence[bytes] = ()) -> None:
         self._names = frozenset(fold(name, {}) for name in masked_names(secrets))
         self._directories = frozenset(fold(path, {}) for path in secrets.directories if secrets.mask)
         self._hidden = frozenset(fold(path, {}) for path in hidden)

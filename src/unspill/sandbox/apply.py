@@ -245,7 +245,13 @@ class _Apply:
         # What came of a repository is known by the draft alone, and skipped by the name of the repository
         moved = [found for found in self._flagged if not any(lies_in(found[0], path) for path in left)]
         chosen = [found for found in self._choice.flagged if found[0] not in left]
-        return operation.replace(flagged=(*chosen, *moved))
+        return operation.replace(flagged=(*chosen, *moved), left=tuple(map(self._with_consent, operation.left)))
+
+    def _with_consent(self, left: Skipped) -> Skipped:
+        """Return a conflict with the token by which it was consented to: whoever tries again needs both."""
+        given = (self._stacks[left.root].live, left.path)
+        found = [one.token for one in self._request.selection.consents if (one.root, one.path) == given]
+        return left.replace(token=found[0]) if found and left.why == "conflict" else left
 
     def _with_tokens(self) -> tuple[Skipped, ...]:
         choice, store = self._choice, self._project.store

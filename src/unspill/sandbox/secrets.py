@@ -339,6 +339,27 @@ def search(store: Store, root: bytes, secrets: Secrets) -> FoundSecrets:
     return found
 
 
+def survey_secrets(store: Store, project: bytes, roots: Sequence[bytes], secrets: Secrets) -> FoundSecrets:
+    """Search roots now, and return what runs will not see of them, and what they will because git tracks it."""
+    names = masked_names(secrets)
+    hidden: list[bytes] = []
+    tracked: list[bytes] = []
+    is_whole = True
+    for root in roots if names else ():
+        revealed = {posixpath.normpath(posixpath.join(project, path)) for path in secrets.reveal}
+        places = [directory for _path, directory in _directories(root, secrets)]
+        for directory in places:
+            for name, text in _find_shown(store, directory, names, frozenset()):
+                if text != _DIRECTORY:
+                    (tracked if text == TRACKED else hidden).append(posixpath.join(directory, name))
+        found = search(store, root, secrets)
+        deeper = [path for path in found.hidden if os.path.lexists(path) and not _is_directory(path)]
+        hidden = [path for path in dict.fromkeys((*hidden, *deeper)) if path not in revealed]
+        tracked += [path for path in found.tracked if path not in tracked]
+        is_whole = is_whole and found.is_whole
+    return FoundSecrets(is_whole=is_whole, hidden=tuple(hidden), tracked=tuple(tracked))
+
+
 class FoundSecrets(Record):
     """What the last search of a root has found: which paths are hidden, and which are not because git tracks them."""
 
