@@ -476,7 +476,7 @@ def _find_masks(project: Project, revealed: tuple[bytes, ...]) -> Masks:
                     secret.append(posixpath.join(directory, name))
             hidden[path] = tuple(name for name in names if name not in shown) if shown else names
         for path, text in _find_deeper(project, root, names, revealed):
-            above, name = posixpath.split(path[len(root) + 1 :])
+            above, _, name = path[len(root) + 1 :].rpartition(b"/")
             if text in (TRACKED, MASKED):
                 tracked.append((path, text))
             # In a directory that the policy names this was decided already
@@ -501,13 +501,12 @@ def _find_deeper(
     shown = {_absolute(project, path) for path in (*project.means.policy.secrets.reveal, *revealed)}
     tracked = _load_verdicts(project.store, root, found)
     for path in found:
-        directory, name = posixpath.split(path)
-        if name not in known or path in shown or directory in above or _is_directory(path):
+        directory, _, name = path.rpartition(b"/")
+        if name not in known or path in shown or directory in above:
             continue
-        if path in tracked:
-            yield path, TRACKED if tracked[path] else MASKED
-        else:
-            yield path, _SECRET if os.path.lexists(path) else ""
+        kind = _kind_of(path)
+        if kind != _DIRECTORY:
+            yield path, kind if path not in tracked else TRACKED if tracked[path] else MASKED
 
 
 def _load_verdicts(store: Store, root: bytes, paths: Sequence[bytes]) -> dict[bytes, bool]:
@@ -515,8 +514,8 @@ def _load_verdicts(store: Store, root: bytes, paths: Sequence[bytes]) -> dict[by
 
     Read anew where an index is another one than the last time, or a file that was in one.
     """
-    indexes = _Indexes([posixpath.basename(path) for path in paths])
-    signature = indexes.signature({posixpath.dirname(path) for path in paths})
+    indexes = _Indexes({path[path.rfind(b"/") + 1 :] for path in paths})
+    signature = indexes.signature({path[: path.rfind(b"/")] for path in paths})
     key = _VERDICTS + root.hex()
     first, *words = (store.facts.find(key) or "").split("\n")
     if first == signature:
@@ -650,10 +649,15 @@ def _find_present(directory: bytes, names: tuple[bytes, ...]) -> list[bytes]:
 
 
 def _is_directory(path: bytes) -> bool:
+    return _kind_of(path) == _DIRECTORY
+
+
+def _kind_of(path: bytes) -> str:
+    """Return whether a directory or something else is at a path, nothing where nothing is."""
     try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
+        return _DIRECTORY if stat.S_ISDIR(os.lstat(path).st_mode) else _SECRET
     except OSError:
-        return False
+        return ""
 
 
 def _check_revealed(project: Project, names: tuple[bytes, ...], revealed: tuple[bytes, ...]) -> None:
@@ -738,9 +742,9 @@ class _Indexes:
                 break
             passed.append(here)
             is_top, found = _index_in(here)
-            if is_top or here == posixpath.dirname(here):
+            if is_top or here == b"/":
                 break
-            here = posixpath.dirname(here)
+            here = here[: here.rfind(b"/")] or b"/"
         self._places.update(dict.fromkeys(passed, found))
         return found
 
@@ -774,7 +778,7 @@ class _Indexes:
 
 def _index_in(directory: bytes) -> tuple[bool, _IndexPlace | None]:
     """Tell whether a directory is the top of a repository, and return its index."""
-    git = os.path.join(directory, b".git")
+    git = directory + b"/.git"
     try:
         status = os.lstat(git)
     except OSError:
