@@ -49,6 +49,20 @@ def test_what_was_shown_on_a_terminal_is_applied_by_its_token(ground: Ground) ->
     assert applied(ground) == "one\n"
 
 
+def test_each_advice_for_a_held_file_over_ones_own_works_when_it_is_followed(ground: Ground) -> None:
+    ground.write(".env", "mine\n")
+    hold(ground, "echo one > .env")
+    _code, seen = at_terminal("diff", cwd=ground.project)
+    (words,) = re.findall(r"replace your own with what is shown: unspill (apply .*)", seen)
+    assert f"unspill {words.strip()}" in summary(ground)
+    # Without the second option it is a conflict, whose advice has both
+    done = run_cli("apply", "--include", advised(seen), cwd=ground.project)
+    assert (done.returncode, applied(ground, ".env")) == (6, "mine\n")
+    assert f"unspill {words.strip()}, or" in done.stderr.decode()
+    assert run_cli(*words.split(), cwd=ground.project).returncode == 0
+    assert applied(ground, ".env") == "one\n"
+
+
 @pytest.mark.parametrize(
     "change", ["echo two > .envrc", "echo more >> .envrc", "chmod 755 .envrc", "rm .envrc; ln -s a .envrc"]
 )

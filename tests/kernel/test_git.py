@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from tests.support import NO_TOOLCHAINS, Ground, kinds, printed
+from unspill.git.files import find_outside
 
 pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
@@ -161,3 +162,33 @@ def test_a_clone_is_applied_where_the_home_has_toolchains_and_caches(repository:
     assert result.operation.left == ()
     assert len(list((repository.project / "vendor" / ".git" / "objects" / "pack").glob("*.idx"))) == 1
     host_git(repository, "-c", "core.fsmonitor=", "-C", "vendor", "fsck", "--full", "--strict")
+
+
+def test_a_worktree_beside_its_repository_is_told_what_to_show_and_then_works(repository: Ground) -> None:
+    safe = ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
+    host_git(repository, *safe, "worktree", "add", "-q", "../tree")
+    outside, tree = repository.project / ".git", repository.home / "tree"
+    (hint,) = repository.sandbox(project=tree).run("git status").hints
+    assert (hint.code, f"`--readable {outside}`" in hint.remedy) == ("git-outside", True)
+    shown = repository.sandbox(name="shown", project=tree, readable=(os.fsencode(outside),))
+    assert printed(shown.run("git status --short --branch && git log --format=%s")) == "## tree\nfirst\n"
+    (hint,) = shown.run("echo new >> b; git commit -qam new").hints
+    assert (hint.code, "it is read-only" in hint.text) == ("git-outside", True)
+    # A pointer alone leads anywhere: the repository must know the worktree
+    other = repository.home / "other"
+    other.mkdir()
+    (other / ".git").write_bytes((tree / ".git").read_bytes())
+    assert not any(hint.code == "git-outside" for hint in repository.sandbox(project=other).run("git status").hints)
+
+
+def test_a_module_whose_repository_lies_above_it_is_told_what_to_show(ground: Ground) -> None:
+    host_git(ground, "init", "-q")
+    modules = ground.project / ".git/modules"
+    modules.mkdir()
+    host_git(ground, "init", "-q", f"--separate-git-dir={modules}/inner", "inner")
+    git = modules / "inner"
+    assert find_outside(os.fsencode(ground.project / "inner")) is None
+    subprocess.run(["git", "config", "core.worktree", "../../../inner"], cwd=git, check=True)
+    assert find_outside(os.fsencode(ground.project / "inner")) == os.fsencode(git)
+    (hint,) = ground.sandbox(project=ground.project / "inner").run("git status").hints
+    assert (hint.code, f"`--readable {git}`" in hint.remedy) == ("git-outside", True)

@@ -73,14 +73,19 @@ class Judged(Record):
     flagged: tuple[tuple[bytes, str], ...]
 
 
-def judge(part: RootChanges, below: Sequence[bytes] = (), secrets: Secrets = DEFAULT_SECRETS) -> Judged:
+def judge(
+    part: RootChanges,
+    below: Sequence[bytes] = (),
+    secrets: Secrets = DEFAULT_SECRETS,
+    hidden: Sequence[bytes] = (),
+) -> Judged:
     """Return which changes of one root are held and which are flagged; all others are ordinary.
 
     A flagged path may be a directory that stands for many. `below` are the layers under those of the changes, the
-    topmost first; `secrets` are those that the policy masks.
+    topmost first; `secrets` are those that the policy masks, `hidden` the paths of those that were found deeper down.
     """
     with Reader(part.root, below) as reader:
-        return _RootJudge(part, View(part, reader), SecretPlaces(secrets)).run()
+        return _RootJudge(part, View(part, reader), SecretPlaces(secrets, part.root, hidden)).run()
 
 
 def still_held(judged: Judged, included: Sequence[bytes]) -> dict[bytes, str]:
@@ -245,22 +250,25 @@ class SecretPlaces:
     `names` has a component of every path that may matter, folded, for the first look at many.
     """
 
-    def __init__(self, secrets: Secrets) -> None:
+    def __init__(self, secrets: Secrets, root: bytes = b"", hidden: Sequence[bytes] = ()) -> None:
         self._names = frozenset(fold(name, {}) for name in masked_names(secrets))
         self._directories = frozenset(fold(path, {}) for path in secrets.directories if secrets.mask)
-        self.names = self._names | {part for path in self._directories for part in path.split(b"/")}
+        self._hidden = frozenset(fold(path, {}) for path in hidden)
+        above = {os.path.dirname(path) for path in hidden if os.path.lexists(os.path.join(root, path))}
+        self._above = self._directories | {fold(path, {}) for path in above}
+        self.names = self._names | {part for path in self._above for part in path.split(b"/")}
 
     def judge(self, change: Change, parts: list[bytes]) -> Opinion:
         """Return the verdict on a change whose folded path is `parts`."""
         path = b"/".join(parts)
         directory, _, name = path.rpartition(b"/")
-        is_place = not directory or directory in self._directories
+        is_place = not directory or directory in self._directories or path in self._hidden
         entry = change.entry
         # A directory of that name, such as a virtual Python called .env, is no secret
         if is_place and name in self._names and (change.base_kind if entry is None else entry.kind) != "dir":
             return held.SECRET.opinion
         gives_way = change.base_kind == "dir" and change.kind in ("deleted", "replaced")
-        if gives_way and any(contains(path, other) for other in self._directories):
+        if gives_way and any(contains(path, other) for other in self._above):
             return held.SECRET_BELOW.opinion
         return ORDINARY
 

@@ -67,13 +67,13 @@ _NOT_FOUND = (126, 127)
 _ADD = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
-_REMEDIES: dict[Why, str] = {
-    "held": "unspill apply --include {path}{token}",
+_REMEDIES = {
     "conflict": "unspill diff {path}, then unspill apply --overwrite {path} or unspill discard {path}",
     "stale": "unspill diff {path}, then unspill apply {path}",
     "earlier": "unspill apply (applies everything that is held)",
     "refused": "unspill discard {path}",
 }
+_INCLUDED_CONFLICT = "unspill apply --include {path}{token} --overwrite {path}, or unspill discard {path}"
 # The person is the one who approves
 _REASONS: dict[Why, str] = {**WHYS, "held": "held"}
 # Of a repository there is nothing to compare line by line, and its reason says what to do
@@ -256,7 +256,9 @@ def skipped_lines(operation: Operation, of: int | None = None) -> list[str]:
     lines = []
     groups = group_skipped(operation)
     for left, inside in groups[:LIMIT]:
-        lines.append(f"  ! {skipped_name(operation, left, inside)}: {_REASONS[left.why]}: {safe_text(left.reason)}")
+        own = "; applying it replaces your own" if left.is_there else ""
+        reason = f"{_REASONS[left.why]}: {safe_text(left.reason)}{own}"
+        lines.append(f"  ! {skipped_name(operation, left, inside)}: {reason}")
         remedy = _remedy(operation, left, of)
         lines += [f"      {remedy}"] if remedy else []
     if len(groups) > LIMIT:
@@ -539,8 +541,17 @@ def _remedy(operation: Operation, left: Skipped, of: int | None) -> str:
     if is_repository:
         return _REPOSITORY.format(path=path) if operation.kind == "apply" else ""
     if operation.kind == "apply":
-        return _REMEDIES[left.why].format(path=path, token=f"@{left.token}" if left.token else "")
+        token = f"@{left.token}" if left.token else ""
+        if left.why == "held":
+            return f"unspill apply {include_option(path, token, is_there=left.is_there)}"
+        text = _INCLUDED_CONFLICT if left.why == "conflict" and token else _REMEDIES[left.why]
+        return text.format(path=path, token=token)
     return _REVERSED.format(path=path, number=of) if of is not None and left.why == "conflict" else ""
+
+
+def include_option(path: str, token: str, *, is_there: bool) -> str:
+    """Return the options that apply something that is held, over the person's own if there is one."""
+    return f"--include {path}{token}" + (f" --overwrite {path}" if is_there else "")
 
 
 def _without_git(lines: Iterable[str], operation: Operation) -> list[str]:

@@ -16,6 +16,7 @@ from unspill.cli.output import (
     change_lines,
     count_text,
     decoded,
+    include_option,
     operation_exit_code,
     operation_form,
     print_json,
@@ -201,7 +202,8 @@ def _print_review(sandbox: Sandbox, review: Review) -> None:
     sys.stdout.write(review.text)
     for consent in [one for one in review.held if review.is_whole(one)][:_MOST_ADVISED]:
         name = quote(_shown_name(sandbox, consent))
-        print(f"{name} is held. To apply it as shown: unspill apply --include {_typed(consent)}@{consent.token}")
+        own = "To replace your own with what is shown" if consent.is_there else "To apply it as shown"
+        print(f"{name} is held. {own}: unspill apply {_include_option(consent)}")
     sys.stdout.flush()
     sandbox.reviews.note(review)
 
@@ -285,7 +287,7 @@ class _ConsentDialog:
             return found
         if not found:
             return ()
-        self._refuse_unseen(given, f"--include {_typed(found[0])}@{found[0].token}", token, found[0])
+        self._refuse_unseen(given, _include_option(found[0]), token, found[0])
         review = self._reviews.held_diff(path, colour="NO_COLOR" not in os.environ)
         _write(review)
         for consent in review.held:
@@ -337,6 +339,10 @@ def _is_own_terminal(number: int) -> bool:
 def _write(review: Review) -> None:
     sys.stdout.write(review.text)
     sys.stdout.flush()
+
+
+def _include_option(consent: Consent) -> str:
+    return include_option(_typed(consent), f"@{consent.token}", is_there=consent.is_there)
 
 
 def _typed(consent: Consent) -> str:

@@ -42,12 +42,13 @@ from unspill.sandbox.project import (
     rootfs_directory,
 )
 from unspill.sandbox.rootfs_use import find_rootfs
+from unspill.sandbox.secrets import FoundSecrets, survey_secrets
 from unspill.sandbox.upkeep import empty_playground, get_status, look_at_playground, prune_now, recover_now
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from unspill.cli.main import Arguments
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
     )
 
 _MARKS = {"ok": "ok", "note": "note", "less": "less", "weak": "weak", "missing": "NO"}
+_NO_SECRETS = FoundSecrets()
+_MOST_SECRETS = 50
 
 
 @verb("Show what unspill keeps for all projects, and how much disk space it takes.")
@@ -314,7 +317,9 @@ def doctor(arguments: Arguments) -> int:
     found = diagnose(facts, policy, bwrap_error=refused, container=detect_container(os.environ))
     found = found.replace(rows=(*found.rows, *_rootfs_row(policy, locations)))
     survey = survey_project(project) if given else None
-    print(as_json(facts, found, survey) if arguments.flag("--json") else as_text(facts, found, survey), end="")
+    secrets = survey_secrets(store, project, (project, *policy.roots), policy.secrets) if given else _NO_SECRETS
+    form = as_json if arguments.flag("--json") else as_text
+    print(form(facts, found, survey, secrets), end="")
     return exit_code(found)
 
 
@@ -323,17 +328,21 @@ def exit_code(found: DoctorReport) -> int:
     return HostError.exit_code if found.level == "D" else 0
 
 
-def as_text(facts: Facts, found: DoctorReport, survey: Survey | None = None) -> str:
+def as_text(
+    facts: Facts, found: DoctorReport, survey: Survey | None = None, secrets: FoundSecrets = _NO_SECRETS
+) -> str:
     """Return the report as people read it."""
     lines = [f"Level {found.level}: {found.summary}.  (Linux {facts.kernel})", ""]
     for row in found.rows:
         lines += _row_lines(row)
     if survey is not None:
-        lines += ["", *_project_lines(survey)]
+        lines += ["", *_project_lines(survey, secrets)]
     return "\n".join(lines) + "\n"
 
 
-def as_json(facts: Facts, found: DoctorReport, survey: Survey | None = None) -> str:
+def as_json(
+    facts: Facts, found: DoctorReport, survey: Survey | None = None, secrets: FoundSecrets = _NO_SECRETS
+) -> str:
     """Return the report with all facts, for programs."""
     value = {
         **found.as_dict(),
@@ -341,6 +350,9 @@ def as_json(facts: Facts, found: DoctorReport, survey: Survey | None = None) -> 
         "project": None if survey is None else survey.root,
         "entries": None if survey is None else survey.entries,
         "findings": () if survey is None else survey.findings,
+        "hidden_secrets": secrets.hidden,
+        "tracked_secrets": secrets.tracked,
+        "all_searched": secrets.is_whole,
     }
     return (
         json.dumps(value, indent=2, default=lambda part: show(part) if isinstance(part, bytes) else part.as_dict())
@@ -358,9 +370,10 @@ def _row_lines(row: Row) -> Iterator[str]:
         yield from rest
 
 
-def _project_lines(survey: Survey) -> Iterator[str]:
+def _project_lines(survey: Survey, secrets: FoundSecrets) -> Iterator[str]:
     yield f"Project {show(survey.root)}: {survey.entries} entries"
-    if not survey.findings:
+    about_secrets = list(_secret_lines(survey.root, secrets))
+    if not survey.findings and not about_secrets:
         yield "ok    nothing needs attention"
     for finding in survey.findings:
         meaning, remedy = FINDINGS[finding.kind]
@@ -368,6 +381,24 @@ def _project_lines(survey: Survey) -> Iterator[str]:
         yield f"      {_examples(finding)}"
         if remedy:
             yield f"      Remedy: {remedy}"
+    yield from about_secrets
+
+
+def _secret_lines(project: bytes, found: FoundSecrets) -> Iterator[str]:
+    if found.hidden:
+        yield f"note  {_named(found.hidden, project)} hidden from commands"
+        yield "      Show one to a run with --reveal PATH, or to every run with `reveal` under [secrets]."
+    if found.tracked:
+        yield f"note  {_named(found.tracked, project)} visible although named like secrets: git tracks them"
+    if not found.is_whole:
+        yield "note  this project is too large to search whole: secrets that lie deep in it may be visible"
+        yield "      Remedy: name their directories in `directories` under [secrets] in your configuration"
+
+
+def _named(paths: Sequence[bytes], project: bytes) -> str:
+    names = ", ".join(quote(os.path.relpath(path, project)) for path in paths[:_MOST_SECRETS])
+    more = f" and {len(paths) - _MOST_SECRETS} more" if len(paths) > _MOST_SECRETS else ""
+    return f"{names}{more} {'is' if len(paths) == 1 else 'are'}"
 
 
 def _examples(finding: Finding) -> str:

@@ -16,6 +16,7 @@ import itertools
 import os
 import stat
 
+from unspill.policy.git import pointer_target
 from unspill.policy.paths import fold
 
 TYPE_CHECKING = False
@@ -80,6 +81,7 @@ _FIRST_LOOK = 256 << 10
 _LONGEST_NAME = 4096
 # A command can write this file, and each run would read it
 _MOST_ENTRIES = 250_000
+_SMALL_FILE = 64 << 10
 # Extensions in small letters change what the index says; `sdir` only marks that some entries are directories
 _HARMLESS = frozenset({b"sdir"})
 # What conflicts were before they were resolved
@@ -294,6 +296,48 @@ def find_objects(fd: int, paths: Sequence[bytes], hash_size: int = SHA1) -> dict
             return {}
         return found
     return {}
+
+
+def find_outside(top: bytes) -> bytes | None:
+    """Return the repository of a worktree or module that lies outside of it, None where there is none.
+
+    Only one that says itself that this is its worktree: a `.git` file alone can name any directory of the person's.
+    """
+    target = pointer_target(_small_file(top + b"/.git"))
+    if target is None or b"\0" in target:
+        return None
+    git = os.path.realpath(os.path.join(top, target))
+    if git == top or git.startswith(top + b"/"):
+        return None
+    back = _small_file(git + b"/gitdir").rstrip(b"\r\n")
+    if back and os.path.realpath(os.path.join(git, back)) == top + b"/.git":
+        return os.path.realpath(os.path.join(git, _small_file(git + b"/commondir").rstrip(b"\r\n")))
+    for line in _small_file(git + b"/config").splitlines():
+        name, _, value = line.partition(b"=")
+        if name.strip().lower() == b"worktree" and os.path.realpath(os.path.join(git, value.strip())) == top:
+            return git
+    return None
+
+
+def _small_file(path: bytes) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with open(fd, "rb", buffering=0) as file:
+        return file.read(_SMALL_FILE) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+
+
+def find_by_name(fd: int, names: frozenset[bytes], hash_size: int = SHA1) -> dict[bytes, bytes]:
+    """Return the objects that an open index has for all paths, at any depth, whose last component is one of `names`."""
+    found: dict[bytes, bytes] = {}
+    try:
+        for _mode, oid, _flags, path in itertools.islice(_entries(_read(fd, LARGEST_FILE), hash_size), _MOST_ENTRIES):
+            if path[path.rfind(b"/") + 1 :] in names:
+                found[path] = oid
+    except (IndexError, ValueError):
+        return {}
+    return found
 
 
 def _read(fd: int, size: int) -> bytes:

@@ -16,6 +16,7 @@ import os
 import pwd
 import stat
 import sys
+import time
 
 from unspill.errors import HostError, RootRefused
 from unspill.model.plan import Home, Places
@@ -53,6 +54,9 @@ _IPV6 = "/proc/thread-self/net/if_inet6"
 _LOCAL = ("/32 host LOCAL",)
 
 _MOST_LINKS = 40
+_BARE_REPOSITORY = frozenset((b"HEAD", b"objects", b"refs"))
+# Entries of one directory after which the clock is asked again
+_TURN = 2048
 _WHY = "Commands could change it, and it runs outside the sandbox."
 _TEXTS: dict[Kind, tuple[str, str]] = {
     "program": (
@@ -72,6 +76,23 @@ _STARTED_INSIDE = (
     "This program imports modules from {place}, where commands could put one that it then runs outside the sandbox. "
     "Start it with `python3 -P`, and keep it outside of the project."
 )
+
+
+class WalkBounds(Record):
+    """How far a walk goes: levels of directories, entries looked at, files found, and time."""
+
+    depth: int
+    entries: int
+    found: int
+    seconds: float
+
+
+class NamedFiles(Record):
+    """What a walk has found, by path from its top on, the nearest first; whether that is all of it."""
+
+    paths: tuple[bytes, ...] = ()
+    entries: int = 0
+    is_whole: bool = True
 
 
 class Mount(Record):
@@ -314,6 +335,83 @@ def find_sockets(below: Sequence[bytes]) -> tuple[bytes, ...]:
     columns = (line.split(None, 7) for line in text.splitlines()[1:])
     paths = {column[7] for column in columns if len(column) == 8 and column[7].startswith(wanted)}
     return tuple(sorted(path for path in paths if stat.S_ISSOCK(_mode_of(path))))
+
+
+def find_named(top: bytes, names: frozenset[bytes], not_entered: frozenset[bytes], bounds: WalkBounds) -> NamedFiles:
+    """Find what is no directory and has one of some names, below a directory but not right in it.
+
+    Follows no link, enters no other filesystem and no git repository, opens no file. Level by level, so that bounds
+    cut off what is deepest.
+    """
+    walk = _NamedWalk(top, names, not_entered, bounds)
+    return NamedFiles(paths=tuple(walk.run()), entries=walk.entries, is_whole=not walk.is_cut)
+
+
+class _NamedWalk:
+    """One walk, and how much of its bounds is used up."""
+
+    def __init__(self, top: bytes, names: frozenset[bytes], not_entered: frozenset[bytes], bounds: WalkBounds) -> None:
+        self._top, self._names, self._not_entered, self._bounds = top, names, not_entered, bounds
+        self._until = time.monotonic() + bounds.seconds
+        self.entries = 0
+        self.is_cut = False
+
+    def run(self) -> list[bytes]:
+        found: list[bytes] = []
+        level = [b""]
+        try:
+            device = os.lstat(self._top).st_dev
+            for _ in range(self._bounds.depth + 1):
+                below: list[bytes] = []
+                for here in level:
+                    files, directories = self._look(self._top + b"/" + here if here else self._top, device)
+                    prefix = here + b"/" if here else b""
+                    found += [prefix + name for name in files] if here else []
+                    below += [prefix + name for name in directories]
+                    if self._is_over(len(found)):
+                        return sorted(found, key=_by_depth)[: self._bounds.found]
+                level = below
+        except OSError:
+            level = [b""]
+        self.is_cut = bool(level)
+        return sorted(found, key=_by_depth)
+
+    def _look(self, path: bytes, device: int) -> tuple[list[bytes], list[bytes]]:
+        """Return the files of a directory that have one of the names, and the directories to go into."""
+        files: list[bytes] = []
+        directories: list[bytes] = []
+        marks = 0
+        try:
+            status = os.lstat(path)
+            if not stat.S_ISDIR(status.st_mode) or status.st_dev != device:
+                return [], []
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    self.entries += 1
+                    if not self.entries % _TURN and self._is_over(0):
+                        break
+                    name = entry.name
+                    marks += name in _BARE_REPOSITORY
+                    if entry.is_dir(follow_symlinks=False):
+                        directories.append(name)
+                    elif name in self._names:
+                        files.append(name)
+        except OSError:
+            # Somebody removes it meanwhile, or it is not ours to read: commands can't read it either
+            return [], []
+        if marks == len(_BARE_REPOSITORY):
+            return [], []
+        return files, [name for name in directories if name not in self._not_entered]
+
+    def _is_over(self, found: int) -> bool:
+        bounds = self._bounds
+        is_over = self.entries >= bounds.entries or found > bounds.found or time.monotonic() > self._until
+        self.is_cut = self.is_cut or is_over
+        return is_over
+
+
+def _by_depth(path: bytes) -> tuple[int, bytes]:
+    return path.count(b"/"), path
 
 
 def sort_by_kind(paths: Iterable[bytes]) -> tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]]:

@@ -65,7 +65,7 @@ from unspill.store.layers import CacheRow, LayerRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from threading import Thread
 
     from unspill.model.plan import Point
@@ -108,7 +108,7 @@ class OpenRun(Record):
 
 
 # Threads that remove what was dropped
-_cleaning: list[Thread] = []
+_aside: list[Thread] = []
 
 
 class Garbage(Record):
@@ -322,17 +322,22 @@ def _clean_soon(state: bytes, garbage: Garbage) -> None:
     if not any(os.path.lexists(dropped_dir(state, layer)) for layer in garbage.uppers):
         clean(state, garbage)
         return
+    if not do_aside("unspill-clean", lambda: _clean_quietly(state, garbage)):
+        clean(state, garbage)
+
+
+def do_aside(name: str, work: Callable[[], None]) -> bool:
+    """Do something in a thread while the caller has its result; False where there can't be another thread."""
     from threading import Thread  # lazy: upkeep
 
-    thread = Thread(target=_clean_quietly, args=(state, garbage), name="unspill-clean")
+    thread = Thread(target=work, name=name)
     try:
         thread.start()
     except RuntimeError:
-        # There can't be another thread
-        clean(state, garbage)
-        return
-    _cleaning.append(thread)
+        return False
+    _aside.append(thread)
     _forget_ended()
+    return True
 
 
 def _clean_quietly(state: bytes, garbage: Garbage) -> None:
@@ -344,18 +349,18 @@ def _clean_quietly(state: bytes, garbage: Garbage) -> None:
 
 
 def wait_until_clean() -> None:
-    """Return when nothing is left to remove of what this process has dropped."""
-    for thread in tuple(_cleaning):
+    """Return when nothing is left to do beside: all that this process has dropped is removed."""
+    for thread in tuple(_aside):
         thread.join()
     _forget_ended()
 
 
 def _forget_ended() -> None:
     # Several threads may run and close sandboxes at once: each entry is taken out by itself, by whoever comes first
-    for thread in tuple(_cleaning):
+    for thread in tuple(_aside):
         if not thread.is_alive():
             try:
-                _cleaning.remove(thread)
+                _aside.remove(thread)
             except ValueError:
                 continue
 

@@ -105,13 +105,15 @@ class Hunks(Record):
 class Consent(Record):
     """A yes to what is held at or below a path of a root, as it was: `digest` is that of all of it, in full.
 
-    `token` is the beginning of the digest by which a person names it.
+    `token` is the beginning of the digest by which a person names it. `is_there`: the person has an entry there of
+    which the change knows nothing, so that it would be a conflict.
     """
 
     root: bytes
     path: bytes
     digest: str
     token: str = ""
+    is_there: bool = False
 
 
 class Selection(Record):

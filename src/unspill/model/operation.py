@@ -138,7 +138,8 @@ class Skipped(Record):
     refused: of a kind that is never applied, or the filesystem said no. stale: not what was reviewed.
     earlier: an earlier held run touches it as well.
 
-    Of what is held, `digest` stands for all that would go there, and `token` names it: told to whoever asked, not kept.
+    Of what is held, `digest` stands for all that would go there, and `token` names it. `is_there`: the person has an
+    entry there of which the change knows nothing. Told to whoever asked, not kept.
     """
 
     root: int
@@ -147,6 +148,7 @@ class Skipped(Record):
     reason: str
     digest: str = ""
     token: str = ""
+    is_there: bool = False
 
 
 class Operation(Record):

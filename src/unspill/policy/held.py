@@ -534,13 +534,13 @@ LINK_OUT = GuardRow(
 )
 SECRET = GuardRow(
     what="a file with the name of a secret (`.env`, `.npmrc`, `id_rsa`, ...: see docs/secrets.md) in the top "
-    "directory of a root or a directory of `[secrets]`",
+    "directory of a root or a directory of `[secrets]`, or at a hidden one's place deeper down",
     verdict="held",
     reason="this is the place of a secret that commands can't see",
     deleted="held",
 )
 SECRET_BELOW = GuardRow(
-    what="a directory of `[secrets]`, or one above it, that is deleted or replaced",
+    what="a directory of `[secrets]` or of hidden secrets, or one above it, that is deleted or replaced",
     verdict="held",
     reason="it may contain secrets that the command could not see",
     deleted="held",

@@ -82,6 +82,7 @@ from unspill.sandbox.secrets import (
     load_masked,
     mark_written,
     remember_claims,
+    remember_made,
     shown_secrets,
 )
 
@@ -164,9 +165,14 @@ def apply_held(project: Project, request: ApplyRequest) -> Operation:
 
 def _without_claims(project: Project, apply: _Apply) -> Operation:
     """Run an apply; what it makes an index of git say about secrets must not unmask one."""
-    if not concerns_git(apply.chosen):
-        return apply.run()
-    before, shown = entries_of(project), shown_secrets(project)
+    operation = _run_with_claims(project, apply) if concerns_git(apply.chosen) else apply.run()
+    remember_made(project, operation.paths)
+    return operation
+
+
+def _run_with_claims(project: Project, apply: _Apply) -> Operation:
+    before = entries_of(project)
+    shown = shown_secrets(project, before)
     # Before: whoever ends this process in the middle must not have the index believed
     mark_written(project.store, apply.chosen)
     try:
@@ -239,7 +245,13 @@ class _Apply:
         # What came of a repository is known by the draft alone, and skipped by the name of the repository
         moved = [found for found in self._flagged if not any(lies_in(found[0], path) for path in left)]
         chosen = [found for found in self._choice.flagged if found[0] not in left]
-        return operation.replace(flagged=(*chosen, *moved))
+        return operation.replace(flagged=(*chosen, *moved), left=tuple(map(self._with_consent, operation.left)))
+
+    def _with_consent(self, left: Skipped) -> Skipped:
+        """Return a conflict with the token by which it was consented to: whoever tries again needs both."""
+        given = (self._stacks[left.root].live, left.path)
+        found = [one.token for one in self._request.selection.consents if (one.root, one.path) == given]
+        return left.replace(token=found[0]) if found and left.why == "conflict" else left
 
     def _with_tokens(self) -> tuple[Skipped, ...]:
         choice, store = self._choice, self._project.store

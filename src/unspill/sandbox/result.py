@@ -12,6 +12,7 @@ so: undoing what happened would be worse.
 from __future__ import annotations
 
 from unspill.errors import StoreError
+from unspill.git.files import find_outside
 from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
 from unspill.model.plan import NoNetwork, ProxyNetwork
@@ -36,7 +37,7 @@ from unspill.permissions.audit import (
 from unspill.plan.view import to_inside
 from unspill.policy.paths import quote, shell_word, show_line
 from unspill.record import Record
-from unspill.sandbox.secrets import mask_hints, tracked_warnings
+from unspill.sandbox.secrets import hidden_news, mask_hints, tracked_warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ _HEADINGS: dict[State, str] = {
 }
 
 _SECRETS_NAMED = 3
+# Of an output that is looked through for hints
+_HINT_TAIL = 16 * 1024
 ROOT_NOTE = "level C: this ran as root (`allow_root`), less protected than for an ordinary user; see `unspill doctor`"
 STRICT_NOTE = '`profile = "strict"` refuses more system calls; it has no Landlock fence. unspill says this once.'
 # What follows is the number of the operation
@@ -342,6 +345,7 @@ def make_result(
             *_news_of_profile(project, plan),
             *notes,
             *tracked_warnings(project, masks),
+            *hidden_news(project, masks.hidden),
         ),
         shown_lines=project.means.policy.shown_lines,
         shown_bytes=project.means.policy.shown_bytes,
@@ -358,7 +362,10 @@ def with_hints(project: Project, plan: Plan, performed: Performed, masks: Masks)
         return performed
 
     hints = network_hints(plan.network, performed.outcome, performed.stdout, performed.stderr)
-    return performed.replace(hints=(*performed.hints, *hints, *_mask_hints(project, masks, performed)))
+    own = worktree_hints(project.path, performed.outcome, performed.stdout, performed.stderr)
+    # What would make git's directory writable makes half a commit
+    known = tuple(hint for hint in performed.hints if not own or hint.code not in ("denied-path", "read-only"))
+    return performed.replace(hints=(*own, *known, *hints, *_mask_hints(project, masks, performed)))
 
 
 def never_begun(project: Project) -> RunResult:
@@ -422,6 +429,24 @@ def _mask_hints(project: Project, masks: Masks, performed: Performed) -> tuple[H
     return mask_hints(
         hidden, to_inside(project.path, view, roots), performed.outcome, performed.stdout, performed.stderr
     )
+
+
+def worktree_hints(project: bytes, outcome: Outcome, *outputs: Output) -> tuple[Hint, ...]:
+    """Return why git failed in a worktree or module whose repository lies elsewhere."""
+    lines = b"".join(_last(output)[-_HINT_TAIL:] for output in outputs)
+    is_missing, is_written = b"not a git repository: " in lines, b".lock': Read-only file system" in lines
+    if not isinstance(outcome, Exited) or not (is_missing or is_written):
+        return ()
+    repository = find_outside(project)
+    if repository is None or repository not in lines:
+        return ()
+    if is_missing:
+        text = f"The repository of this worktree lies outside of the project, at {quote(repository)}."
+        word = shell_word(repository)
+        remedy = f"Show it to one run with `--readable {word}`, or to all with `readable` in your configuration."
+        return (Hint(code="git-outside", text=text, remedy=remedy),)
+    text = f"The repository of this worktree lies outside of the project, at {quote(repository)}: it is read-only."
+    return (Hint(code="git-outside", text=text, remedy="Commit without unspill, or run it in the repository itself."),)
 
 
 def network_hints(network: NetworkPlan, outcome: Outcome, *outputs: Output) -> tuple[Hint, ...]:

@@ -35,7 +35,7 @@ from unspill.policy.held import REPLACED_OBJECT
 from unspill.policy.paths import COLUMNS
 from unspill.record import Record
 from unspill.sandbox.planning import get_places, make_plan
-from unspill.sandbox.secrets import load_masked
+from unspill.sandbox.secrets import found_hidden, load_masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -478,7 +478,9 @@ class _Choosing:
         if root not in self._judged:
             part = self._whole(root)
             below = next(stack.below() for stack in self._stacks if stack.live == root)
-            self._judged[root] = judge(part, below, self._project.means.policy.secrets)
+            self._judged[root] = judge(
+                part, below, self._project.means.policy.secrets, found_hidden(self._project, root)
+            )
         return self._judged[root]
 
     def _leave(self, root: bytes, found: Iterable[tuple[bytes, str]], why: Why) -> None:
@@ -584,6 +586,16 @@ class HeldPart:
         """Return how many bytes the digest of a path is made of."""
         return sum(change.entry.size for change in self.covered(path) if change.entry is not None)
 
+    def meets_own(self, path: bytes) -> bool:
+        """Tell whether the person has something where a consent to a path would add a file: a masked secret."""
+        return any(
+            change.kind == "added"
+            and change.entry is not None
+            and change.entry.kind != "dir"
+            and os.path.lexists(os.path.join(self.root, change.path))
+            for change in self.covered(path)
+        )
+
     def outermost(self) -> list[bytes]:
         """Return the held paths that need not be named together with one above them."""
         named = [(name, why) for names, repository in self._together for name in names for why in [repository.problem]]
@@ -639,7 +651,7 @@ def with_tokens(
         size += part.size(left.path)
         digest = readable_digest(part, left.path) if size <= _MOST_TOKEN_BYTES else ""
         token = shown.token_of(sandbox, part.root, left.path, digest) if digest else ""
-        result.append(left.replace(digest=digest, token=token))
+        result.append(left.replace(digest=digest, token=token, is_there=part.meets_own(left.path)))
     return tuple(result)
 
 
@@ -749,7 +761,7 @@ class Reviews:
         """Return what a consent to an absolute path would be for, by root."""
         _changes, parts = self._look()
         return tuple(
-            self._consent(part.root, inner, part.digest(inner))
+            self._consent(part.root, inner, part.digest(inner), is_there=part.meets_own(inner))
             for part in parts
             for inner in self._in_root(part, [path])
             if part.covered(inner)
@@ -853,7 +865,7 @@ class Reviews:
             covered = {(part.root, change.path) for change in part.covered(path)}
             digest = readable_digest(part, path) if covered and covered <= there else ""
             if digest:
-                held.append(self._consent(part.root, path, digest))
+                held.append(self._consent(part.root, path, digest, is_there=part.meets_own(path)))
                 shown += held[-1:] if covered <= seen else []
         return Review(text="".join(line + "\n" for line in lines), held=tuple(held), shown=tuple(shown))
 
@@ -868,6 +880,6 @@ class Reviews:
                 found.append(b".")
         return found
 
-    def _consent(self, root: bytes, path: bytes, digest: str) -> Consent:
+    def _consent(self, root: bytes, path: bytes, digest: str, *, is_there: bool = False) -> Consent:
         token = self._table.token_of(self._sandbox, root, path, digest)
-        return Consent(root=root, path=path, digest=digest, token=token)
+        return Consent(root=root, path=path, digest=digest, token=token, is_there=is_there)

@@ -55,6 +55,7 @@ from unspill.sandbox.project import (
 from unspill.sandbox.result import record_operation, record_run
 from unspill.sandbox.running import run_command
 from unspill.sandbox.scan import hold_interrupted, interrupted_line, sweep_once
+from unspill.sandbox.secrets import search_aside
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
@@ -437,6 +438,12 @@ class Sandbox(Looking):
         return self._run(spec, more, approver, unsandboxed=unsandboxed)
 
     def _run(self, spec: RunSpec, more: More, approver: Who, *, unsandboxed: bool) -> RunResult:
+        result = self._run_permitted(spec, more, approver, unsandboxed=unsandboxed)
+        # Not before: what it costs is no part of any run
+        search_aside(self._project)
+        return result
+
+    def _run_permitted(self, spec: RunSpec, more: More, approver: Who, *, unsandboxed: bool) -> RunResult:
         if self._project.means.policy.network.ask:
             spec = spec.replace(broker=self._broker_of(approver))
         if unsandboxed or any(more):

@@ -10,6 +10,10 @@ whoever writes the index next: else a command could have any secret shown, or gu
 before, or came with the same apply, the command knows it anyway. Commits that commands made can come into an index
 later, by `git reset`: once an apply wrote to a repository, a name that is new in its index needs the content that git
 has. Indexes are read as data; git itself is never run.
+
+Deeper down a root is searched once a day, after a run, in a thread beside: runs before it see what it will find. What
+it finds is hidden from then on, but for what git tracks, by the same rules, and files that commands made and nobody
+has changed since.
 """
 
 from __future__ import annotations
@@ -17,15 +21,18 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
+import time
 
-from unspill.errors import UsageError
-from unspill.git.files import find_objects
-from unspill.layers.lifecycle import load_stacks
+from unspill.errors import UnspillError, UsageError
+from unspill.git.files import find_by_name, find_objects
+from unspill.host.places import WalkBounds, find_named
+from unspill.layers.lifecycle import do_aside, load_stacks
 from unspill.layers.mask import find_mask
+from unspill.model.policy import DAY_NS
 from unspill.model.run import Exited, Hint
 from unspill.policy.git import pointer_target
-from unspill.policy.paths import lies_beneath, quote, shell_word, show
-from unspill.policy.secrets import masked_names, revealed_names
+from unspill.policy.paths import lies_beneath, quote, shell_word
+from unspill.policy.secrets import NOT_SEARCHED, masked_names, revealed_names
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -48,6 +55,8 @@ MASKED = (
     "is tracked by git but masked, since a command may have put it into the index: git sees it as deleted inside,"
     " so `git commit -a` would delete it; `git add` it yourself, or `--reveal` it"
 )
+# Said once of each: the beginning of a line
+HIDDEN = "Hidden from commands: "
 _DIRECTORY, _SECRET = "directory", "secret"
 # A directory of that size has at most some hundred entries on all filesystems
 _SMALL = 8192
@@ -57,7 +66,17 @@ _CLAIMED = "claims about "
 _CLAIMED_ANYWHERE = "claims of all directories"
 _TRUSTED = "tracked by the person in "
 _WRITTEN = "repository written by a command: "
+_FOUND = "secrets found below "
+_VERDICTS = "which of them git tracks, below "
+_MADE = "made by commands below "
+_TOLD = "hidden secrets told of in "
 _ANY = "any"
+# A search after a run: of an ordinary project it takes a few milliseconds
+_BOUNDS = WalkBounds(depth=16, entries=200_000, found=2000, seconds=1.0)
+# Each is an entry of the mask, and its directory another one
+_MOST_HIDDEN = 500
+_MOST_MADE = 1000
+_MOST_TOLD = 20
 # After so many guesses at one secret no index is believed about it any more
 _MOST_GUESSES = 32
 _MOST_ANYWHERE = 1024
@@ -71,6 +90,10 @@ _TAIL = 16 * 1024
 _MOST_HINTS = 3
 # Names such as `credentials` and `identity` are words too
 _MISSING = (b"no such file", b"not found", b"not exist", b"enoent", b"missing")
+# To tell one list of names from another one of the person's own
+_MODULUS = (1 << 61) - 1
+# Roots that this process is searching
+_searching: set[bytes] = set()
 _MARKS = b"\xe2\x80\x98 \xe2\x80\x99 ' \" ` ( ) [ ] < > , = : ;".split()
 
 
@@ -137,9 +160,16 @@ def with_covers(project: Project, stacks: tuple[Stack, ...], revealed: tuple[byt
     )
 
 
-def shown_secrets(project: Project) -> tuple[bytes, ...]:
-    """Return the files with names of secrets that runs see, because git has them."""
-    return tuple(path for path, text in _find_masks(project, ()).tracked if text == TRACKED)
+def shown_secrets(project: Project, entries: Entries) -> tuple[bytes, ...]:
+    """Return the files with names of secrets that runs see, because git has them; `entries` are those of the indexes.
+
+    Deeper down, what is in an index is seen unless it is hidden.
+    """
+    masks = _find_masks(project, ())
+    above = {*_masked_directories(project)}
+    hidden = {*masks.hidden}
+    deeper = [path for path in entries if posixpath.dirname(path) not in above and path not in hidden]
+    return (*(path for path, text in masks.tracked if text == TRACKED), *deeper)
 
 
 def tracked_warnings(project: Project, masks: Masks) -> tuple[str, ...]:
@@ -154,9 +184,29 @@ def tracked_warnings(project: Project, masks: Masks) -> tuple[str, ...]:
     return texts
 
 
+def hidden_news(project: Project, hidden: Iterable[bytes]) -> tuple[str, ...]:
+    """Say which secrets are hidden, of each once in a project."""
+    if not (paths := tuple(hidden)):
+        return ()
+    key = _TOLD + project.path.hex()
+    told = _words(project.store, key)
+    new = [path for path in paths if path.hex() not in {*told}]
+    if not new:
+        return ()
+    project.store.facts.put(key, " ".join((*told, *(path.hex() for path in new))))
+    return (f"{hidden_text(new, project.path)}. Show one with --reveal PATH",)
+
+
+def hidden_text(paths: Sequence[bytes], project: bytes) -> str:
+    """Return a line that names hidden secrets, some of very many."""
+    names = ", ".join(quote(os.path.relpath(path, project)) for path in paths[:_MOST_TOLD])
+    more = len(paths) - _MOST_TOLD
+    return f"{HIDDEN}{names}" + (f" and {more} more (`unspill doctor PROJECT` lists them)" if more > 0 else "")
+
+
 def is_about_secret(warning: str) -> bool:
     """Tell whether a run's warning is one of these, which must reach the person."""
-    return warning.endswith((f"{TRACKED}.", f"{MASKED}."))
+    return warning.startswith(HIDDEN) or warning.endswith((f"{TRACKED}.", f"{MASKED}."))
 
 
 def mask_hints(hidden: Sequence[bytes], project: bytes, outcome: Outcome, *outputs: Output) -> tuple[Hint, ...]:
@@ -195,9 +245,10 @@ def entries_of(project: Project) -> Entries:
     """Return what the indexes of the live project say about all names of secrets, whether or not they exist."""
     names = masked_names(project.means.policy.secrets)
     found: Entries = {}
+    indexes = _Indexes(names)
     for directory in _all_directories(project) if names else ():
-        found |= {posixpath.join(directory, name): one for name, one in _find_entries(directory, names)[0].items()}
-    return found
+        found |= indexes.whole(directory)
+    return {path: one for path, one in found.items() if any(lies_beneath(path, root) for root in project.roots)}
 
 
 def remember_claims(project: Project, before: Entries, shown: Iterable[bytes], changes: ChangeSet) -> None:
@@ -212,11 +263,139 @@ def remember_claims(project: Project, before: Entries, shown: Iterable[bytes], c
             claims = Claims(project.store, directory)
             # What the person makes of the command's own file later is not for commands
             (claims.doubt if path in own else claims.add)(name, digest)
+    _judge_afresh(project)
 
 
 def forget_untracked(project: Project) -> None:
     """Trust no name any more that is not in an index now: who puts it there next may be another one."""
     _trust_no_others(project, entries_of(project))
+    _judge_afresh(project)
+
+
+def remember_made(project: Project, paths: Iterable[bytes]) -> None:
+    """Keep in mind which files with names of secrets an apply brought: commands know them, until somebody edits one."""
+    names = frozenset(masked_names(project.means.policy.secrets))
+    for root in project.roots:
+        made = [path for path in paths if posixpath.basename(path) in names and lies_beneath(path, root)]
+        if made:
+            words = [word for word in _words(project.store, _MADE + root.hex()) if _is_as_made(word)]
+            words += [f"{path.hex()}={status}" for path in made if (status := _status_text(path))]
+            project.store.facts.put(_MADE + root.hex(), " ".join(words[-_MOST_MADE:]))
+
+
+def search_aside(project: Project) -> None:
+    """Look for secrets deeper down in a thread, in each root of which that was not done for a day.
+
+    A process that is killed meanwhile leaves that to the next run.
+    """
+    secrets, store = project.means.policy.secrets, project.store
+    names = masked_names(secrets)
+    due = [
+        root for root in project.roots if names and root not in _searching and not load_found(store, root).is_new(names)
+    ]
+    if due:
+        _searching.update(due)
+        if not do_aside("unspill-aside", lambda: _search_all(project, due)):
+            _searching.difference_update(due)
+
+
+def _search_all(project: Project, roots: Iterable[bytes]) -> None:
+    for root in roots:
+        try:
+            known = frozenset(load_found(project.store, root).hidden)
+            found = search(project.store, root, project.means.policy.secrets)
+            new = [path for path in found.hidden if path not in known]
+            for stack in load_stacks(project.store, project.row.id, (root,)) if new else ():
+                _remember_seen(project.store, stack, new)
+        except (OSError, UnspillError):
+            # The disk fails, or somebody removed the directory: another run tries again
+            continue
+        finally:
+            _searching.discard(root)
+
+
+def search(store: Store, root: bytes, secrets: Secrets) -> FoundSecrets:
+    """Look for secrets in all directories below a root, and remember them."""
+    names = masked_names(secrets)
+    walk = find_named(root, frozenset(names), NOT_SEARCHED, _BOUNDS)
+    last = load_found(store, root)
+    # What is missing for a moment only comes back; where its directory is gone, so is the reason to hide it
+    known = [path for path in last.hidden if os.path.isdir(posixpath.dirname(path))]
+    paths = [*known, *(posixpath.join(root, path) for path in walk.paths)]
+    made = {word for word in _words(store, _MADE + root.hex()) if _is_as_made(word)}
+    paths = [path for path in dict.fromkeys(paths) if f"{path.hex()}={_status_text(path)}" not in made]
+    shown = {path for path, is_shown in _judge_tracked(store, paths, _Indexes(names)).items() if is_shown}
+    hidden = [path for path in paths if path not in shown]
+    found = FoundSecrets(
+        at_ns=time.time_ns(),
+        is_whole=walk.is_whole and len(hidden) <= _MOST_HIDDEN,
+        names=_digest_of(names),
+        hidden=tuple(hidden[:_MOST_HIDDEN]),
+        tracked=tuple(path for path in paths if path in shown),
+    )
+    with store.transaction:
+        store.facts.put(_FOUND + root.hex(), found.text())
+        store.facts.put(_VERDICTS + root.hex(), "")
+    return found
+
+
+def survey_secrets(store: Store, project: bytes, roots: Sequence[bytes], secrets: Secrets) -> FoundSecrets:
+    """Search roots now, and return what runs will not see of them, and what they will because git tracks it."""
+    names = masked_names(secrets)
+    hidden: list[bytes] = []
+    tracked: list[bytes] = []
+    is_whole = True
+    for root in roots if names else ():
+        revealed = {posixpath.normpath(posixpath.join(project, path)) for path in secrets.reveal}
+        places = [directory for _path, directory in _directories(root, secrets)]
+        for directory in places:
+            for name, text in _find_shown(store, directory, names, frozenset()):
+                if text != _DIRECTORY:
+                    (tracked if text == TRACKED else hidden).append(posixpath.join(directory, name))
+        found = search(store, root, secrets)
+        deeper = [path for path in found.hidden if os.path.lexists(path) and not _is_directory(path)]
+        hidden = [path for path in dict.fromkeys((*hidden, *deeper)) if path not in revealed]
+        tracked += [path for path in found.tracked if path not in tracked]
+        is_whole = is_whole and found.is_whole
+    return FoundSecrets(is_whole=is_whole, hidden=tuple(hidden), tracked=tuple(tracked))
+
+
+class FoundSecrets(Record):
+    """What the last search of a root has found: which paths are hidden, and which are not because git tracks them."""
+
+    at_ns: int = 0
+    is_whole: bool = True
+    names: str = ""
+    hidden: tuple[bytes, ...] = ()
+    tracked: tuple[bytes, ...] = ()
+
+    def is_new(self, names: tuple[bytes, ...]) -> bool:
+        """Tell whether it is less than a day old, and was for these names."""
+        return 0 <= time.time_ns() - self.at_ns < DAY_NS and self.names == _digest_of(names)
+
+    def text(self) -> str:
+        """Return all of it for the store."""
+        lists = (" ".join(path.hex() for path in paths) for paths in (self.hidden, self.tracked))
+        return "\n".join((f"{self.at_ns} {self.is_whole:d} {self.names}", *lists))
+
+
+def load_found(store: Store, root: bytes) -> FoundSecrets:
+    """Return what the last search of a root has found; nothing where there was none."""
+    lines = (store.facts.find(_FOUND + root.hex()) or "").split("\n")
+    if len(lines) != 3:
+        return FoundSecrets()
+    at_ns, is_whole, names = lines[0].split()
+    hidden, tracked = (tuple(bytes.fromhex(word) for word in line.split()) for line in lines[1:])
+    return FoundSecrets(at_ns=int(at_ns), is_whole=is_whole == "1", names=names, hidden=hidden, tracked=tracked)
+
+
+def found_hidden(project: Project, root: bytes) -> tuple[bytes, ...]:
+    """Return the paths in a root, from it on, that a search has found and that its policy hides."""
+    names = masked_names(project.means.policy.secrets)
+    if not names:
+        return ()
+    paths = load_found(project.store, root).hidden
+    return tuple(path[len(root) + 1 :] for path in paths if posixpath.basename(path) in names)
 
 
 class Claims:
@@ -296,10 +475,95 @@ def _find_masks(project: Project, revealed: tuple[bytes, ...]) -> Masks:
                 else:
                     secret.append(posixpath.join(directory, name))
             hidden[path] = tuple(name for name in names if name not in shown) if shown else names
+        for path, text in _find_deeper(project, root, names, revealed):
+            above, _, name = path[len(root) + 1 :].rpartition(b"/")
+            if text in (TRACKED, MASKED):
+                tracked.append((path, text))
+            # In a directory that the policy names this was decided already
+            if text != TRACKED and name not in hidden.get(above, ()):
+                hidden[above] = (*hidden.get(above, ()), name)
+                secret += [path] if text else []
         layer = find_mask(project.store.state, root, hidden)
         if layer is not None:
             layers.append((root, layer))
     return Masks(layers=tuple(layers), tracked=tuple(tracked), hidden=tuple(secret))
+
+
+def _find_deeper(
+    project: Project, root: bytes, names: tuple[bytes, ...], revealed: tuple[bytes, ...]
+) -> Iterator[tuple[bytes, str]]:
+    """Yield what a search has found and the policy hides, each with what it is now; nothing for what is not there."""
+    found = load_found(project.store, root).hidden
+    if not found:
+        return
+    known = frozenset(names)
+    above = {directory for _path, directory in _directories(root, project.means.policy.secrets)}
+    shown = {_absolute(project, path) for path in (*project.means.policy.secrets.reveal, *revealed)}
+    tracked = _load_verdicts(project.store, root, found)
+    for path in found:
+        directory, _, name = path.rpartition(b"/")
+        if name not in known or path in shown or directory in above:
+            continue
+        kind = _kind_of(path)
+        if kind != _DIRECTORY:
+            yield path, kind if path not in tracked else TRACKED if tracked[path] else MASKED
+
+
+def _load_verdicts(store: Store, root: bytes, paths: Sequence[bytes]) -> dict[bytes, bool]:
+    """Return which of some paths are in an index, and whether the person is why.
+
+    Read anew where an index is another one than the last time, or a file that was in one.
+    """
+    indexes = _Indexes({path[path.rfind(b"/") + 1 :] for path in paths})
+    signature = indexes.signature({path[: path.rfind(b"/")] for path in paths})
+    key = _VERDICTS + root.hex()
+    first, *words = (store.facts.find(key) or "").split("\n")
+    if first == signature:
+        known = [(bytes.fromhex(path), status, is_shown) for path, status, is_shown in map(str.split, words)]
+        if all(_status_text(path) == status for path, status, _ in known):
+            return {path: is_shown == "1" for path, _, is_shown in known}
+    found = _judge_tracked(store, paths, indexes)
+    lines = [f"{path.hex()} {_status_text(path)} {is_shown:d}" for path, is_shown in found.items()]
+    store.facts.put(key, "\n".join((signature, *lines)))
+    return found
+
+
+def _judge_tracked(store: Store, paths: Sequence[bytes], indexes: _Indexes) -> dict[bytes, bool]:
+    """Return which of some files are in an index, and whether the person is why."""
+    by_directory: dict[bytes, list[bytes]] = {}
+    for path in paths:
+        directory, name = posixpath.split(path)
+        by_directory.setdefault(directory, []).append(name)
+    found: dict[bytes, bool] = {}
+    for directory, names in by_directory.items():
+        entries, repositories = indexes.entries(directory, names)
+        if entries:
+            claims = Claims(store, directory)
+            tracked = _find_tracked(directory, list(entries), claims, entries, repositories)
+            found |= {posixpath.join(directory, name): is_shown for name, is_shown in tracked.items()}
+    return found
+
+
+def _judge_afresh(project: Project) -> None:
+    """Have the next run read the indexes again: what commands made of them is known by now."""
+    for root in project.roots:
+        if project.store.facts.find(_VERDICTS + root.hex()):
+            project.store.facts.put(_VERDICTS + root.hex(), "")
+
+
+def _remember_seen(store: Store, stack: Stack, paths: Sequence[bytes]) -> None:
+    """Take what held runs made of files that they saw, since nothing hid them yet, for changes of the person's own."""
+    for layer in stack.sealed:
+        changed = {
+            path.hex()
+            for path in paths
+            if os.path.lexists(layer.upper + path[len(stack.live) :])
+            and os.path.lexists(path)
+            and os.lstat(path).st_ctime_ns <= layer.mark.ctime_ns
+        }
+        known = {*_words(store, _CHANGED + layer.run)}
+        if changed - known:
+            store.facts.put(_CHANGED + layer.run, " ".join(sorted(changed | known)))
 
 
 def _covered(store: Store, stack: Stack, layer: SealedLayer, shown: set[bytes]) -> SealedLayer:
@@ -338,10 +602,18 @@ def _directories(root: bytes, secrets: Secrets) -> Iterator[tuple[bytes, bytes]]
                 yield found[len(root) + 1 :], found
 
 
-def _all_directories(project: Project) -> Iterator[bytes]:
+def _masked_directories(project: Project) -> Iterator[bytes]:
+    """Yield the directories in which every name is masked."""
     for root in project.roots:
         for _path, directory in _directories(root, project.means.policy.secrets):
             yield directory
+
+
+def _all_directories(project: Project) -> dict[bytes, None]:
+    """Return the directories in which something is masked, or would be if git did not track it."""
+    deeper = (load_found(project.store, root) for root in project.roots)
+    paths = (path for found in deeper for path in (*found.hidden, *found.tracked))
+    return dict.fromkeys((*_masked_directories(project), *map(posixpath.dirname, paths)))
 
 
 def _absolute(project: Project, path: bytes) -> bytes:
@@ -360,7 +632,7 @@ def _find_shown(
             else:
                 files.append(name)
     if files:
-        tracked = _find_tracked(directory, files, Claims(store, directory))
+        tracked = _find_tracked(directory, files, Claims(store, directory), *_find_entries(directory, files))
         for name in files:
             yield name, _SECRET if name not in tracked else TRACKED if tracked[name] else MASKED
 
@@ -377,33 +649,38 @@ def _find_present(directory: bytes, names: tuple[bytes, ...]) -> list[bytes]:
 
 
 def _is_directory(path: bytes) -> bool:
+    return _kind_of(path) == _DIRECTORY
+
+
+def _kind_of(path: bytes) -> str:
+    """Return whether a directory or something else is at a path, nothing where nothing is."""
     try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
+        return _DIRECTORY if stat.S_ISDIR(os.lstat(path).st_mode) else _SECRET
     except OSError:
-        return False
+        return ""
 
 
 def _check_revealed(project: Project, names: tuple[bytes, ...], revealed: tuple[bytes, ...]) -> None:
-    places = {
-        directory
-        for root in project.roots
-        for directory in (root, *(posixpath.join(root, path) for path in project.means.policy.secrets.directories))
-    }
+    places = {*_masked_directories(project)}
     for path in revealed:
-        above, name = posixpath.split(_absolute(project, path))
-        if above not in places or name not in names:
+        whole = _absolute(project, path)
+        above, name = posixpath.split(whole)
+        # Deeper down it may be that no search has found it yet
+        is_deeper = any(lies_beneath(whole, root) for root in project.roots) and os.path.lexists(whole)
+        if name not in names or not (above in places or is_deeper):
             raise UsageError(
-                f"{show(path)} can't be revealed: no secret would be masked there.",
-                remedy="Name the file itself: the top directory of a root and those of `[secrets]` have masked names.",
+                f"{quote(path)} can't be revealed: no secret would be masked there.",
+                remedy="Name the file itself. `unspill doctor PROJECT` lists those that are hidden.",
             )
 
 
-def _find_tracked(directory: bytes, names: Sequence[bytes], claims: Claims) -> dict[bytes, bool]:
+def _find_tracked(
+    directory: bytes, names: Sequence[bytes], claims: Claims, entries: dict[bytes, bytes], repositories: Sequence[bytes]
+) -> dict[bytes, bool]:
     """Return the names in a directory that are in the index of its repository, and whether the person is why.
 
     If that is known, what the file has by now does not matter.
     """
-    entries, repositories = _find_entries(directory, names)
     found = {
         name: not claims.has(name, known)
         and (
@@ -421,47 +698,101 @@ def _find_tracked(directory: bytes, names: Sequence[bytes], claims: Claims) -> d
 
 
 def _find_entries(directory: bytes, names: Sequence[bytes]) -> tuple[dict[bytes, bytes], tuple[bytes, ...]]:
-    """Return the digests that the index of a directory's repository has for some names in it, and that repository.
-
-    Of a worktree or a module they are two, see `_find_index`; none where that is not known.
-    """
-    index, prefix, repositories = _find_index(directory)
-    if index is None:
-        return {}, ()
+    """Return the digests that the index of a directory's repository has for some names in it, and that repository."""
+    place = _Indexes(()).place_of(directory)
+    index = None if place is None else _open(place.index)
+    if place is None or index is None:
+        return {}, () if place is None else place.repositories
+    prefix = directory[len(place.top) + 1 :] + b"/" if directory != place.top else b""
     try:
         objects = find_objects(index, [prefix + name for name in names])
     finally:
         os.close(index)
-    return {name: objects[prefix + name] for name in names if prefix + name in objects}, repositories
+    return {name: objects[prefix + name] for name in names if prefix + name in objects}, place.repositories
 
 
-def _find_index(directory: bytes) -> tuple[int | None, bytes, tuple[bytes, ...]]:
-    """Return the open index of the nearest repository upwards, what its paths to the directory begin with, and `.git`.
+class _IndexPlace(Record):
+    """The index of a repository: where it is, the directory that its paths start from, and `.git`.
 
-    Where that is a file, it is two: the file, and the directory that it belongs to.
+    Where that is a file, `repositories` are two: the file, and the directory that it belongs to; none where that is
+    not known.
     """
-    prefix = b""
-    for _ in range(_MOST_LEVELS):
-        git = os.path.join(directory, b".git")
-        try:
-            status = os.lstat(git)
-        except OSError:
-            above, name = os.path.split(directory)
-            if above == directory:
+
+    index: bytes
+    top: bytes
+    repositories: tuple[bytes, ...]
+
+
+class _Indexes:
+    """The indexes of the repositories that directories lie in; each is read once, for some names at any depth."""
+
+    def __init__(self, names: Iterable[bytes]) -> None:
+        self._names = frozenset(names)
+        self._places: dict[bytes, _IndexPlace | None] = {}
+        self._entries: dict[bytes, dict[bytes, bytes]] = {}
+
+    def place_of(self, directory: bytes) -> _IndexPlace | None:
+        """Return the index of the nearest repository upwards."""
+        passed: list[bytes] = []
+        found: _IndexPlace | None = None
+        here = directory
+        for _ in range(_MOST_LEVELS):
+            if here in self._places:
+                found = self._places[here]
                 break
-            directory, prefix = above, name + b"/" + prefix
-            continue
-        repositories: tuple[bytes, ...] = (git,)
-        if not stat.S_ISDIR(status.st_mode):
-            # Of a worktree or a module. Wherever it leads: nothing comes of it but whether a digest is there.
-            target = pointer_target(_read(git, _LARGEST_POINTER) or b"")
-            if target is None or b"\0" in target:
+            passed.append(here)
+            is_top, found = _index_in(here)
+            if is_top or here == b"/":
                 break
-            git = os.path.join(directory, target)
-            owner = _owner_of(git)
-            repositories = () if owner is None else (*repositories, owner)
-        return _open(os.path.join(git, b"index")), prefix, repositories
-    return None, b"", ()
+            here = here[: here.rfind(b"/")] or b"/"
+        self._places.update(dict.fromkeys(passed, found))
+        return found
+
+    def signature(self, directories: Iterable[bytes]) -> str:
+        """Return a text that is another one when an index of some directories is."""
+        places = {place.index for path in sorted(directories) if (place := self.place_of(path)) is not None}
+        return " ".join(f"{index.hex()}={_status_text(index)}" for index in sorted(places))
+
+    def entries(self, directory: bytes, names: Iterable[bytes]) -> tuple[dict[bytes, bytes], tuple[bytes, ...]]:
+        """Return the digests for some names in a directory, and its repository."""
+        place = self.place_of(directory)
+        if place is None:
+            return {}, ()
+        known = self.whole(directory)
+        paths = {name: posixpath.join(directory, name) for name in names}
+        return {name: known[path] for name, path in paths.items() if path in known}, place.repositories
+
+    def whole(self, directory: bytes) -> Entries:
+        """Return all that the index of a directory's repository says about the names, by absolute path."""
+        place = self.place_of(directory)
+        if place is None:
+            return {}
+        if place.index not in self._entries:
+            fd = _open(place.index)
+            found = {} if fd is None else find_by_name(fd, self._names)
+            self._entries[place.index] = {posixpath.join(place.top, path): one for path, one in found.items()}
+            if fd is not None:
+                os.close(fd)
+        return self._entries[place.index]
+
+
+def _index_in(directory: bytes) -> tuple[bool, _IndexPlace | None]:
+    """Tell whether a directory is the top of a repository, and return its index."""
+    git = directory + b"/.git"
+    try:
+        status = os.lstat(git)
+    except OSError:
+        return False, None
+    repositories: tuple[bytes, ...] = (git,)
+    if not stat.S_ISDIR(status.st_mode):
+        # Of a worktree or a module. Wherever it leads: nothing comes of it but whether a digest is there.
+        target = pointer_target(_read(git, _LARGEST_POINTER) or b"")
+        if target is None or b"\0" in target:
+            return True, None
+        git = os.path.join(directory, target)
+        owner = _owner_of(git)
+        repositories = () if owner is None else (*repositories, owner)
+    return True, _IndexPlace(index=os.path.join(git, b"index"), top=directory, repositories=repositories)
 
 
 def _is_object(path: bytes, known: bytes) -> bool:
@@ -513,9 +844,30 @@ def _owner_of(git: bytes) -> bytes | None:
 
 
 def _trust_no_others(project: Project, entries: Entries) -> None:
+    tracked: dict[bytes, list[bytes]] = {}
+    for path in entries:
+        directory, name = posixpath.split(path)
+        tracked.setdefault(directory, []).append(name)
     for directory in _all_directories(project):
-        tracked = [posixpath.basename(path) for path in entries if posixpath.dirname(path) == directory]
-        Claims(project.store, directory).trust_no_other(tracked)
+        Claims(project.store, directory).trust_no_other(tracked.get(directory, ()))
+
+
+def _status_text(path: bytes) -> str:
+    """Return a text that is another one when a file is written to, replaced or gone."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return "-"
+    return f"{found.st_ino}.{found.st_size}.{found.st_mtime_ns}.{found.st_ctime_ns}"
+
+
+def _is_as_made(word: str) -> bool:
+    path, _, status = word.partition("=")
+    return _status_text(bytes.fromhex(path)) == status
+
+
+def _digest_of(names: tuple[bytes, ...]) -> str:
+    return f"{int.from_bytes(b'/'.join(names), 'big') % _MODULUS:x}"
 
 
 def _words(store: Store, key: str) -> list[str]:
