@@ -64,6 +64,7 @@ LIMIT = 20
 # To tell what an operation changed is to read all that it changed
 _MOST_CHANGES = 1000
 _MOST_NAMED = 3
+_LONGEST_NAMES = 60
 _NOT_FOUND = (126, 127)
 _ADD = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
@@ -286,10 +287,18 @@ def change_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
 
 
 def flagged_lines(flagged: Iterable[tuple[bytes, str]]) -> list[str]:
-    """Return the paths that deserve a look before anybody builds or pushes."""
-    listed = list(flagged)
-    lines = [f"  ! Review before use: {quote(path)} ({safe_text(reason)})" for path, reason in listed[:LIMIT]]
-    return [*lines, f"  ! and {len(listed) - LIMIT} more to review"] if len(listed) > LIMIT else lines
+    """Return the paths that deserve a look before anybody builds or pushes; few with one reason are on one line."""
+    groups: list[tuple[str, str, int]] = []
+    for path, reason in flagged:
+        names, why = quote(path), safe_text(reason)
+        above, same, count = groups[-1] if groups else ("", "", 0)
+        if same == why and len(above) + len(names) < _LONGEST_NAMES:
+            groups[-1] = f"{above}, {names}", why, count + 1
+        else:
+            groups.append((names, why, 1))
+    lines = [f"  ! Review before use: {names} ({why})" for names, why, _count in groups[:LIMIT]]
+    more = sum(count for _names, _why, count in groups[LIMIT:])
+    return [*lines, f"  ! and {more} more to review"] if more else lines
 
 
 def recovered_lines(operation: Operation) -> list[str]:
@@ -344,15 +353,25 @@ def advised(text: str, sandbox: Sandbox, **names: object) -> str:
     `{at}` in it becomes the option that names the project, `{of}` those that name the sandbox and the project, where
     they are needed; `names` fill the rest.
     """
-    at = "" if find_project(os.getcwdb()) == sandbox.project else f" --project {shell_word(sandbox.project)}"
+    here = _directory_here()
+    is_here = bool(here) and find_project(here) == sandbox.project
+    at = "" if is_here else f" --project {shell_word(sandbox.project)}"
     of = "" if sandbox.name == "default" else f" --sandbox {shell_word(os.fsencode(sandbox.name))}"
     return text.format(at=at, of=of + at, **names)
 
 
+def _directory_here() -> bytes:
+    """Return where this process stands; nothing if what was applied has deleted that."""
+    try:
+        return os.path.realpath(os.getcwdb())
+    except OSError:
+        return b""
+
+
 def seen_from_here(path: bytes) -> bytes:
     """Return an absolute path as the person would type it: relative to where they stand, if it lies below."""
-    here = os.path.realpath(os.getcwdb())
-    if not path.startswith(here.rstrip(b"/") + b"/"):
+    here = _directory_here()
+    if not here or not path.startswith(here.rstrip(b"/") + b"/"):
         return path
     relative = os.path.relpath(path, here)
     return b"./" + relative if relative.startswith(b"-") else relative

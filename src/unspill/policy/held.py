@@ -362,7 +362,7 @@ FLAGGED = (
     ),
     _row(
         "flagged",
-        "runs when you install or build the package",
+        "decides what an install or build fetches and runs",
         files=b"""
             package.json pyproject.toml setup.py setup.cfg manifest.in pipfile .npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs
             pnpmfile.cjs pnpm-workspace.yaml bunfig.toml deno.json deno.jsonc binding.gyp pip.conf .pypirc .condarc
@@ -415,7 +415,7 @@ FLAGGED = (
     ),
     LOCKS := _row(
         "flagged",
-        "decides what the next install fetches and runs",
+        "decides what an install or build fetches and runs",
         files=b"""
             package-lock.json npm-shrinkwrap.json yarn.lock pnpm-lock.yaml bun.lock bun.lockb deno.lock poetry.lock
             uv.lock pdm.lock pipfile.lock pylock.toml cargo.lock go.sum go.work.sum gemfile.lock composer.lock
@@ -810,7 +810,18 @@ _ARCHIVES = (".tgz", ".whl", ".tar.gz", ".tar.bz2", ".tar.xz", ".zip", ".crate",
 _OTHER_SOURCES = tuple(
     "file: link: portal: patch: exec: github: gitlab: bitbucket: gist: git@ git: editable directory path".split()
 )
+_JSON_MANIFESTS = (b"package.json", b"composer.json")
 _LISTS = (b"requirements", b"constraints", b"dev-requirements", b"test-requirements")
+
+
+def meaning_of_manifest(name: bytes, content: bytes) -> bytes:
+    """Return a content without what only says how it is written: JSON that was formatted anew is no news."""
+    if name.lower() not in _JSON_MANIFESTS:
+        return content
+    try:
+        return json.dumps(json.loads(content), sort_keys=True).encode()
+    except (ValueError, RecursionError):
+        return content
 
 
 def code_of_manifest(name: bytes, content: bytes) -> str | None:
@@ -823,7 +834,7 @@ def code_of_manifest(name: bytes, content: bytes) -> str | None:
     text = content.decode("utf-8", "surrogateescape")
     if name in LOCKS.files:
         return _code_of_lock(text)
-    if name in (b"package.json", b"composer.json"):
+    if name in _JSON_MANIFESTS:
         return _code_of_json(text)
     if name in (b"pyproject.toml", b"cargo.toml", b"pipfile"):
         return _code_of_toml(text)

@@ -62,7 +62,7 @@ from unspill.model.permission import HeldPath
 from unspill.model.policy import Policy
 from unspill.model.run import Exited, OpenLayer, RunId, Stack, TimeMark
 from unspill.permissions.question import describe_held, head_of_held
-from unspill.policy.held import TOLD_ONCE, code_of_manifest
+from unspill.policy.held import TOLD_ONCE, code_of_manifest, meaning_of_manifest
 from unspill.policy.paths import alias_of, fold
 from unspill.policy.secrets import masked_names
 from unspill.runner.perform import perform
@@ -806,8 +806,11 @@ def _words_of(root: bytes, path: bytes, reason: str) -> list[str]:
     if not is_told:
         return []
     about = f"{reason} {found.st_mode & 0o7777:o} ".encode()
-    code = code_of_manifest(name, content) if len(content) <= _LARGEST_MANIFEST else None
-    texts = [about + content] if code is None else [about + content, b"code " + os.fsencode(code)]
+    if len(content) > _LARGEST_MANIFEST:
+        texts = [about + content]
+    else:
+        code = code_of_manifest(name, content)
+        texts = [about + meaning_of_manifest(name, content), *([] if code is None else [b"code " + os.fsencode(code)])]
     return [blake2b(text, digest_size=16).hexdigest() for text in texts]
 
 

@@ -133,7 +133,7 @@ def test_many_paths_with_one_reason_are_one_line(tmp_path: Path) -> None:
     found = judged(tmp_path, {f"out/{number}": Program() for number in range(30)} | {"out/setup.py": "x", "a": "x"})
     assert found.flagged == (
         (b"out", "30 files: is a new executable"),
-        (b"out/setup.py", "runs when you install or build the package"),
+        (b"out/setup.py", "decides what an install or build fetches and runs"),
     )
 
 
