@@ -8,22 +8,19 @@ or kind, and `apply.guard` finds out which changes they mean.
 
 from __future__ import annotations
 
-from unspill.lazy import lazy_module
+import json
+
 from unspill.policy.git import GIT_NAMES
 from unspill.policy.paths import alias_of, fold, is_odd
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import json
     from collections.abc import Iterator
     from typing import Any, Literal
 
     Verdict = Literal["ordinary", "flagged", "held"]
     Opinion = tuple[Verdict, str]
-else:
-    json = lazy_module("json")  # lazy: changes
-
 
 # Where package managers put what they install; nobody opens these as a project of their own
 PACKAGE_TREES = frozenset(b"node_modules bower_components .venv venv .tox .nox __pypackages__ site-packages".split())

@@ -14,6 +14,7 @@ run it.
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import stat
@@ -56,7 +57,6 @@ from unspill.layers.locks import (
 )
 from unspill.layers.residue import build_residue
 from unspill.layers.trees import copy_metadata, open_closed, open_to_owner, remove_tree
-from unspill.lazy import lazy_module
 from unspill.model.change import Consent
 from unspill.model.permission import HeldPath
 from unspill.model.policy import Policy
@@ -93,7 +93,6 @@ from unspill.sandbox.secrets import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import json
     from collections.abc import (
         Callable,
         Iterable,
@@ -127,8 +126,6 @@ if TYPE_CHECKING:
     FlaggedPaths = tuple[tuple[bytes, str], ...]
     # Where something was told: on a terminal, or to whoever reads a pipe or a file
     Where = Literal["terminal", "elsewhere"]
-else:
-    json = lazy_module("json")  # lazy: changes
 
 # Imported by functions, late, because most runs change nothing; tests/attack/test_installation.py finds what is missing
 _TO_THE_END = (

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.apply.guard_cases import CASES, EVIL, Case
 from tests.unit.apply.guard_detours import DETOURS
-from tests.unit.apply.guard_given import GONE, Link, Program, judged, verdict_on
+from tests.unit.apply.guard_given import GONE, Link, Program, What, judged, verdict_on
 from tests.unit.apply.guard_work_trees import WORK_TREES
 from unspill.apply.guard import judge, still_held
 from unspill.model.change import Change, Identity, RootChanges
@@ -147,11 +147,15 @@ def test_installed_packages_are_one_line_for_each_tree(tmp_path: Path) -> None:
 def test_an_install_into_a_tree_that_git_ignores_is_not_flagged_but_a_change_of_what_was_there_is(
     tmp_path: Path,
 ) -> None:
-    rules = {".gitignore": "node_modules/\n.venv/\n"}
-    fresh = {".venv/bin/x": Program(), ".venv/lib/a.pth": "import x\n", "node_modules/a/package.json": "{}"}
+    rules: dict[str, What] = {".gitignore": "node_modules/\n.venv/\n"}
+    fresh: dict[str, What] = {
+        ".venv/bin/x": Program(),
+        ".venv/lib/a.pth": "import x\n",
+        "node_modules/a/package.json": "{}",
+    }
     assert judged(tmp_path / "fresh", fresh, rules).flagged == ()
     assert len(judged(tmp_path / "control", fresh, {}).flagged) == 2
-    there = rules | {".venv/bin/activate": "", ".venv/bin/x": Program()}
+    there: dict[str, What] = rules | {".venv/bin/activate": "", ".venv/bin/x": Program()}
     assert judged(tmp_path / "added", {".venv/bin/y": Program()}, there).flagged == ()
     for number, after in enumerate(({".venv/bin/activate": "evil\n"}, {".venv/lib/a.pth": "import x\n"})):
         assert dict(judged(tmp_path / f"{number}", after, there).flagged) == {b".venv": rows.PACKAGES.reason}
