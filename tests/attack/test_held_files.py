@@ -345,6 +345,66 @@ def test_e13_files_of_further_tools_are_held(ground: Ground, with_rows: bool, mo
     assert there == (set() if with_rows else set(FOUND_LATER))
 
 
+def told(sandbox: Sandbox, script: str, *, on_terminal: bool = True) -> list[bytes]:
+    """Run a script; return the flagged paths that the command line tells of."""
+    result = sandbox.run(script)
+    assert result.operation is not None
+    return [path for path, _reason in sandbox.tell_flagged(result.operation, on_terminal=on_terminal)]
+
+
+BACK_AND_FORTH = ("echo '#2' >> Makefile", "echo 'all:' > Makefile", "printf 'all:\\n#2\\n' > Makefile")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("between", ["nothing", "undo", "an edit", "an agent"])
+def test_what_somebody_took_back_is_told_again_though_it_was_told_before(ground: Ground, between: str) -> None:
+    """Have a Makefile told, reviewed and taken back; then write the same again, hoping that it is told only once.
+
+    Control: where nobody took it back, the same content is not told again.
+    """
+    ground.write("Makefile", "all:\n")
+    sandbox = ground.sandbox(after="apply")
+    assert told(sandbox, BACK_AND_FORTH[0], on_terminal=between != "an agent") == [b"Makefile"]
+    if between == "undo":
+        sandbox.undo()
+    elif between == "an edit":
+        ground.write("Makefile", "all:\n")
+    else:
+        assert told(sandbox, BACK_AND_FORTH[1]) == []
+    assert told(sandbox, BACK_AND_FORTH[2]) == ([] if between == "nothing" else [b"Makefile"])
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("is_looked_at", [True, False])
+def test_an_install_script_is_told_though_its_manifest_was_told_today(
+    ground: Ground, is_looked_at: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Change a harmless version first, then hide an install script in the same file.
+
+    Control: where nobody looks what of a manifest is code, the second change is not told.
+    """
+    if not is_looked_at:
+        monkeypatch.setattr("unspill.sandbox.apply.code_of_manifest", lambda _name, _content: "")
+    ground.write("package.json", '{"version": "1.0.0", "dependencies": {"a": "^1.0"}}\n')
+    sandbox = ground.sandbox(after="apply")
+    assert told(sandbox, "sed -i s/1.0.0/1.0.1/ package.json") == [b"package.json"]
+    assert told(sandbox, 'sed -i s/^1.0/^1.1/ package.json; sed -i \'s/{"a/{"b": "2", "a/\' package.json') == []
+    evil = """sed -i 's/}}/}, "scripts": {"postinstall": "x"}}/' package.json"""
+    assert told(sandbox, evil) == ([b"package.json"] if is_looked_at else [])
+
+
+def test_the_result_has_every_flag_and_says_which_were_told_on_a_terminal(ground: Ground) -> None:
+    ground.write("Makefile", "all:\n")
+    sandbox = ground.sandbox(after="apply")
+    for on_terminal, expected in ((False, ()), (True, ()), (False, (b"Makefile",))):
+        result = sandbox.run("echo '#' >> Makefile; head -n 2 Makefile > x; cat x > Makefile; rm x")
+        assert result.operation is not None
+        assert ([path for path, _ in result.flagged], result.told) == ([b"Makefile"], expected)
+        assert sandbox.find_operation(result.operation.number)[0].flagged == result.flagged
+        sandbox.tell_flagged(result.operation, on_terminal=on_terminal)
+        sandbox.run("echo 'all:' > Makefile")
+
+
 @pytest.mark.attack
 def test_c7_what_is_new_and_open_to_everybody_is_flagged(ground: Ground) -> None:
     """Make a file and a directory that every user of the machine may write.

@@ -143,7 +143,7 @@ def test_the_summary_of_a_run_names_the_file(ground: Ground, monkeypatch: pytest
     around_renames(monkeypatch, {1: scene.append}, {1: scene.open_now})
     scene.end_open_when(operate, "wait_for_opens")
     result = scene.sandbox.run("echo ours > file", after="apply")
-    lines = outcome_lines(result, "default", scene.sandbox.project)
+    lines = outcome_lines(result, scene.sandbox)
     assert named([line.strip() for line in lines], "file") == b"ours\ntheirs\n"
 
 

@@ -244,7 +244,9 @@ def test_there_are_100_commands_and_each_is_there_once() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_100_ordinary_commands_ask_at_most_twice(tmp_path: Path, trusted_bwrap: bytes) -> None:
+def test_100_ordinary_commands_ask_at_most_twice_and_flag_at_most_three_files(
+    tmp_path: Path, trusted_bwrap: bytes
+) -> None:
     with internet(tmp_path / "internet", trusted_bwrap) as net:
         prepare(net)
         day = work(net)
@@ -255,4 +257,9 @@ def test_100_ordinary_commands_ask_at_most_twice(tmp_path: Path, trusted_bwrap: 
     assert day["held"] == 0
     assert (net.project / ".vscode" / "tasks.json").exists()
     assert (net.project / "docs" / "hello.txt").read_text() == "hello\n"
+    flagged = [f"{step['command']}: {line}" for step in day["steps"] for line in step["flagged"]]
+    assert len(flagged) <= 3, flagged
+    assert [line for line in flagged if "node_modules" in line] == []
+    assert "chmod +x scripts/report.sh: ! Review before use: scripts/report.sh (is a new executable)" in flagged
     record_figure("questions in 100 commands", str(len(day["asked"])), "; ".join(day["asked"]))
+    record_figure("flagged lines in 100 commands", str(len(flagged)), "; ".join(flagged))

@@ -34,6 +34,8 @@ pytestmark = [
 
 # How a run says what to type about a path that was not applied
 ADVICE = "      unspill "
+# How it begins to tell of a flagged path
+FLAG = "  ! Review before use: "
 # What must not count as a success, with a part of what is said about it
 OTHERWISE = {
     "unspill run -c 'echo made > ../made'; cat ../made": "exit code 1 but outside 0",
@@ -55,6 +57,7 @@ class Day:
         self._person = person
         self.questions: list[str] = []
         self.failures: list[str] = []
+        self.flagged: list[str] = []
         shutil.copytree(self.project, self.twin, symlinks=True)
         self._looks = Look(self.project), Look(self.twin)
 
@@ -63,6 +66,8 @@ class Day:
         inside = self._person.type(line, self.project)
         advice = [line.strip() for line in inside.stderr.decode().splitlines() if line.startswith(ADVICE)]
         self.questions += [*(f"{line}: on the terminal" for _ in range(inside.questions)), *advice]
+        said = inside.stderr.decode(errors="replace").splitlines()
+        self.flagged += [f"{line}: {one.strip()}" for one in said if one.startswith(FLAG)]
         for command in advice:
             self._person.agree(command, self.project)
         outside = self._person.type(as_outside(line), self.twin)
@@ -132,10 +137,12 @@ def test_at_least_48_of_50_commands_do_what_they_do_outside_with_at_most_two_que
         left = typed.held()
     assert len(typed.failures) <= 2, "\n".join(typed.failures)
     assert len(typed.questions) <= 2, typed.questions
+    assert len(typed.flagged) <= 4, typed.flagged
     assert left == []
     failed = "; ".join(line.splitlines()[0].removeprefix("unspill run ") for line in typed.failures)
     record_figure("commands of 50 that did what they do outside", str(50 - len(typed.failures)), f"not: {failed}")
     record_figure("questions in these 50 commands", str(len(typed.questions)), "; ".join(typed.questions))
+    record_figure("flagged lines in these 50 commands", str(len(typed.flagged)), "; ".join(typed.flagged))
 
 
 def test_what_is_not_as_it_is_outside_is_noticed_and_every_question_is_counted(

@@ -218,9 +218,18 @@ class _RootJudge:
         elif verdict == "flagged":
             top = package_top(parts)
             if top:
-                self._packages[b"/".join(change.path.split(b"/")[: top - len(self._outer)])] = None
+                tree = change.path.split(b"/")[: top - len(self._outer)]
+                if self._is_news_of_packages(change, tree, reason):
+                    self._packages[b"/".join(tree)] = None
             elif reason not in _BUILT or self._sourced.is_on_path(parts) or not self._ignored.has(change.path):
                 self._flags.append((change.path, reason))
+
+    def _is_news_of_packages(self, change: Change, tree: list[bytes], reason: str) -> bool:
+        """Tell whether a change in a tree of packages is more than an install into one that git ignores."""
+        if reason == held.OPEN_TO_ALL.reason or not self._ignored.has_directory(tree):
+            return True
+        is_new = change.base_kind is None and reason != held.PYTHON_START.reason
+        return not is_new and self._view.kind_before(b"/".join(tree)) is not None
 
     def _hold_what_is_in_held_directories(self) -> None:
         """Hold what needs a directory that is held itself: such changes follow its own."""
@@ -438,6 +447,10 @@ class IgnoredFiles:
             return is_ignored
         self._left -= 1
         return self._left >= 0 and _is_ignored(parts, rules, is_directory=False)
+
+    def has_directory(self, parts: list[bytes]) -> bool:
+        """Tell whether git ignored a directory, or one above it."""
+        return self._directory(parts)[0]
 
     def _directory(self, parts: list[bytes]) -> tuple[bool, list[tuple[int, IgnoreRule]]]:
         path = b"/".join(parts)

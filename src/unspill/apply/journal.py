@@ -31,6 +31,9 @@ FIRST_VERSION, VERSION = 1, 2
 _WRITTEN: dict[Action, str] = {"put": "put", "take": "take", "set_metadata": "dress"}
 _ACTIONS: dict[str, Action] = {word: action for action, word in _WRITTEN.items()}
 
+# As many flagged paths of an operation are written down
+_MOST_FLAGGED = 1000
+
 _fields_of_step = attrgetter("root", "action", "group", "staged", "was", "before", "after")
 _fields_of_entry = attrgetter("kind", "mode", "inode", "size", "mtime_ns", "ctime_ns")
 
@@ -270,7 +273,7 @@ def _plain_operation(operation: Operation) -> dict[str, Any]:
         "project": _text(operation.project),
         "roots": [_text(root) for root in operation.roots],
         "left": [[one.root, _text(one.path), one.why, one.reason] for one in operation.left],
-        "flagged": [],
+        "flagged": [[_text(path), reason] for path, reason in operation.flagged[:_MOST_FLAGGED]],
         "paths": [],
     }
 
@@ -285,7 +288,7 @@ def _operation_from(value: dict[str, Any]) -> Operation:
             "runs": tuple(value["runs"]),
             "marks": tuple(value["marks"]),
             "notes": tuple(value["notes"]),
-            "flagged": (),
+            "flagged": tuple((_bytes(path), reason) for path, reason in value["flagged"]),
             "paths": (),
             "left": tuple(
                 Skipped(root=root, path=_bytes(path), why=why, reason=reason)

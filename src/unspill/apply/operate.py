@@ -57,7 +57,8 @@ class Task(Record):
     `trees` are layers that become part of the operation; `dropped` are those whose rows go and whose directories stay
     until nobody has them mounted any more; `restored` are held again. `check` is the last word before anything live
     changes: it raises where that is not wanted any more. `changed` counts what is changed besides steps: with it the
-    operation is recorded even if there is no step. `paths` are those that a discard is about, none for all.
+    operation is recorded even if there is no step. `paths` are those that a discard is about, none for all. `flagged`
+    says, told what was skipped, which paths to write down as flagged.
     """
 
     kind: OperationKind
@@ -77,6 +78,7 @@ class Task(Record):
     changed: int = 0
     paths: tuple[tuple[bytes, bytes], ...] = ()
     check: Callable[[], None] | None = None
+    flagged: Callable[[Sequence[Skipped]], tuple[tuple[bytes, str], ...]] | None = None
 
 
 def operate(store: Store, task: Task) -> Operation:
@@ -263,6 +265,7 @@ class _Work:
             marks=marks,
             changed=len(paths) + self._task.changed,
             paths=paths,
+            flagged=() if self._task.flagged is None else self._task.flagged(self._skipped),
             notes=(*self._operation.notes, *notes),
         )
         end = End(

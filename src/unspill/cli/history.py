@@ -9,9 +9,11 @@ from __future__ import annotations
 from unspill.changes.render import safe_text, summary_lines
 from unspill.cli.main import EVENTS, NO_PROJECT, Option, is_operation, open_sandbox, operation_word, verb
 from unspill.cli.output import (
+    advised,
     connection_lines,
     count_text,
     decoded,
+    flagged_lines,
     operation_exit_code,
     operation_form,
     outcome_form,
@@ -210,20 +212,23 @@ def _print_run(sandbox: Sandbox, record: Run) -> None:
         print("changes:")
         print("\n".join(sandbox.summary(run=record.id)))
     elif record.changed:
-        print(f"changed {count_text(record.changed, 'path')}: {_fate(sandbox, record)}")
+        done = [
+            found.number
+            for found in sandbox.operations(limit=_MOST_APPLIED)
+            if record.id in found.runs and found.of is None
+        ]
+        print(f"changed {count_text(record.changed, 'path')}: {_fate(sandbox, done)}")
+        for line in (line for one in done for line in flagged_lines(sandbox.find_operation(one)[0].flagged)):
+            print(line)
 
 
-def _fate(sandbox: Sandbox, record: Run) -> str:
-    """Return what became of changes that are not held any more."""
-    done = [
-        found.number
-        for found in sandbox.operations(limit=_MOST_APPLIED)
-        if record.id in found.runs and found.of is None
-    ]
+def _fate(sandbox: Sandbox, done: list[int]) -> str:
+    """Return what became of changes that are not held any more, by the operations that are on record."""
     if not done:
         # Those of earlier weeks are forgotten
         return "no operation on record applied them"
-    return "applied by " + ", ".join(f"op {number} (unspill show op{number})" for number in reversed(done))
+    show_it = advised("unspill show{at}", sandbox)
+    return "applied by " + ", ".join(f"op {number} ({show_it} op{number})" for number in reversed(done))
 
 
 def _print_traffic(traffic: Traffic) -> None:
@@ -248,12 +253,12 @@ def _print_operation(sandbox: Sandbox, operation: Operation) -> None:
         except UsageError as error:
             lines = [f"  {error.message}"]
         print("changes:")
-        print("\n".join(lines))
+        print("\n".join([*lines[:1], *flagged_lines(operation.flagged), *lines[1:]]))
     for note in operation.notes:
         print(f"note: {safe_text(note)}")
     if operation.left:
         print("skipped:")
-        print("\n".join(skipped_lines(operation)))
+        print("\n".join(skipped_lines(operation, sandbox)))
 
 
 def _print_output(name: str, output: Output) -> None:

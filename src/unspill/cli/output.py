@@ -35,6 +35,7 @@ from unspill.host.dirfd import write_whole
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, exit_code_of
 from unspill.policy.paths import TERMINAL_RESET, quote, shell_word
+from unspill.sandbox.project import find_project
 from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, UNHEARD, describe_end, hidden_notes
 from unspill.sandbox.secrets import is_about_secret
 
@@ -63,22 +64,23 @@ LIMIT = 20
 # To tell what an operation changed is to read all that it changed
 _MOST_CHANGES = 1000
 _MOST_NAMED = 3
+_LONGEST_NAMES = 60
 _NOT_FOUND = (126, 127)
 _ADD = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 _REMEDIES = {
-    "conflict": "unspill diff {path}, then unspill apply --overwrite {path} or unspill discard {path}",
-    "stale": "unspill diff {path}, then unspill apply {path}",
-    "earlier": "unspill apply (applies everything that is held)",
-    "refused": "unspill discard {path}",
+    "conflict": "unspill diff{of} {path}, then unspill apply{of} --overwrite {path} or unspill discard{of} {path}",
+    "stale": "unspill diff{of} {path}, then unspill apply{of} {path}",
+    "earlier": "unspill apply{of} (applies everything that is held)",
+    "refused": "unspill discard{of} {path}",
 }
-_INCLUDED_CONFLICT = "unspill apply --include {path}{token} --overwrite {path}, or unspill discard {path}"
+_INCLUDED_CONFLICT = "unspill apply{of} --include {path}{token} --overwrite {path}, or unspill discard{of} {path}"
 # The person is the one who approves
 _REASONS: dict[Why, str] = {**WHYS, "held": "held"}
 # Of a repository there is nothing to compare line by line, and its reason says what to do
-_REPOSITORY = "unspill apply (tries again), or unspill discard {path}"
-_REVERSED = "unspill diff --op op{number} {path}, then unspill restore {path} --from op{number}"
+_REPOSITORY = "unspill apply{of} (tries again), or unspill discard{of} {path}"
+_REVERSED = "unspill diff{at} --op op{number} {path}, then unspill restore{at} {path} --from op{number}"
 
 # The line of `ProgressLine`, and how often it is written
 _CLEAR = "\r\x1b[K"
@@ -171,7 +173,7 @@ def _kind_at(path: bytes) -> str:
 
 def hidden_lines(sandbox: Sandbox, hidden: tuple[bytes, ...]) -> tuple[str, ...]:
     """Say which entries the next run does not see, because their deletion is held."""
-    return hidden_notes(hidden, sandbox.project, seen_from_here)
+    return hidden_notes(hidden, sandbox.project, seen_from_here, advised("unspill discard{of}", sandbox))
 
 
 def result_lines(result: RunResult, sandbox: Sandbox) -> list[str]:
@@ -197,24 +199,30 @@ def result_lines(result: RunResult, sandbox: Sandbox) -> list[str]:
     if result.denials:
         lines += refused_lines(result.denials)
     if result.changes:
-        lines += outcome_lines(result, sandbox.name, sandbox.project)
+        lines += outcome_lines(result, sandbox, news=_news(sandbox, result.operation, 2))
     return [part for line in lines for part in line.split("\n")]
 
 
-def outcome_lines(result: RunResult, sandbox: str, project: bytes) -> list[str]:
-    """Say what became of a run's changes: applied, held or discarded."""
+def outcome_lines(result: RunResult, sandbox: Sandbox, news: Iterable[tuple[bytes, str]] = ()) -> list[str]:
+    """Say what became of a run's changes: applied, held or discarded; `news` are flagged paths to tell of."""
     if result.operation is not None:
-        return _applied(result, result.operation, sandbox)
+        return _applied(result, result.operation, sandbox, news)
     if result.held:
-        chosen = "" if sandbox == "default" else f" --sandbox {shell_word(os.fsencode(sandbox))}"
-        what = f"Held in sandbox {sandbox!r} (run {result.number}). Apply: unspill apply{chosen}"
+        what = f"Held in sandbox {sandbox.name!r} (run {result.number}). Apply: {advised('unspill apply{of}', sandbox)}"
     else:
         what = f"Discarded (run {result.number}); your project is unchanged."
-    lines = _listed(result.changes, what, project)
+    lines = _listed(result.changes, what, sandbox.project)
     if result.problem:
         lines.append(f"Not applied: {safe_text(result.problem)}")
-        lines.append("  To try again: unspill apply")
+        lines.append(f"  To try again: {advised('unspill apply{of}', sandbox)}")
     return lines
+
+
+def _news(sandbox: Sandbox, operation: Operation | None, stream: int) -> tuple[tuple[bytes, str], ...]:
+    """Return the flagged paths of an operation that were not told before where this stream leads, and are now."""
+    if operation is None or not operation.flagged:
+        return ()
+    return sandbox.tell_flagged(operation, on_terminal=os.isatty(stream))
 
 
 def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothing: str, of: int | None = None) -> None:
@@ -229,8 +237,8 @@ def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothin
     """
     if operation.number:
         number = f" (op {operation.number})" if of is None else f", recorded as op {operation.number}"
-        print(f"{done}{number}. {_reverse_text(operation.kind)}")
-        for line in change_lines(sandbox, operation):
+        print(f"{done}{number}. {advised(_reverse_text(operation.kind), sandbox)}")
+        for line in (*flagged_lines(_news(sandbox, operation, 1)), *change_lines(sandbox, operation)):
             print(line)
     else:
         print(nothing)
@@ -240,7 +248,7 @@ def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothin
     if operation.left:
         what = "{is} still held" if operation.kind == "apply" else "{was} skipped"
         print(f"unspill: {_skipped(operation, what)}", file=sys.stderr)
-    for line in skipped_lines(operation, of):
+    for line in skipped_lines(operation, sandbox, of):
         print(line, file=sys.stderr)
     for line in _held_lines(sandbox, operation):
         print(line, file=sys.stderr)
@@ -251,7 +259,7 @@ def operation_exit_code(operation: Operation) -> int:
     return LEFT if operation.left else 0
 
 
-def skipped_lines(operation: Operation, of: int | None = None) -> list[str]:
+def skipped_lines(operation: Operation, sandbox: Sandbox, of: int | None = None) -> list[str]:
     """Return each path that an operation skipped, why, and what to type; `of` is the op that it reverses."""
     lines = []
     groups = group_skipped(operation)
@@ -259,12 +267,12 @@ def skipped_lines(operation: Operation, of: int | None = None) -> list[str]:
         own = "; applying it replaces your own" if left.is_there else ""
         reason = f"{_REASONS[left.why]}: {safe_text(left.reason)}{own}"
         lines.append(f"  ! {skipped_name(operation, left, inside)}: {reason}")
-        remedy = _remedy(operation, left, of)
+        remedy = _remedy(operation, left, sandbox, of)
         lines += [f"      {remedy}"] if remedy else []
     if len(groups) > LIMIT:
-        lines.append(f"  ! and {len(groups) - LIMIT} more: see unspill changes")
+        lines.append(f"  ! and {len(groups) - LIMIT} more: see {advised('unspill changes{of}', sandbox)}")
     if operation.kind == "apply" and any(left.why == "held" for left in operation.left):
-        lines.append("  To discard held changes: unspill discard PATH")
+        lines.append(f"  To discard held changes: {advised('unspill discard{of}', sandbox)} PATH")
     return lines
 
 
@@ -281,10 +289,18 @@ def change_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
 
 
 def flagged_lines(flagged: Iterable[tuple[bytes, str]]) -> list[str]:
-    """Return the paths that deserve a look before anybody builds or pushes."""
-    listed = list(flagged)
-    lines = [f"  ! Review before use: {quote(path)} ({safe_text(reason)})" for path, reason in listed[:LIMIT]]
-    return [*lines, f"  ! and {len(listed) - LIMIT} more to review"] if len(listed) > LIMIT else lines
+    """Return the paths that deserve a look before anybody builds or pushes; few with one reason are on one line."""
+    groups: list[tuple[str, str, int]] = []
+    for path, reason in flagged:
+        names, why = quote(path), safe_text(reason)
+        above, same, count = groups[-1] if groups else ("", "", 0)
+        if same == why and len(above) + len(names) < _LONGEST_NAMES:
+            groups[-1] = f"{above}, {names}", why, count + 1
+        else:
+            groups.append((names, why, 1))
+    lines = [f"  ! Review before use: {names} ({why})" for names, why, _count in groups[:LIMIT]]
+    more = sum(count for _names, _why, count in groups[LIMIT:])
+    return [*lines, f"  ! and {more} more to review"] if more else lines
 
 
 def recovered_lines(operation: Operation) -> list[str]:
@@ -333,10 +349,31 @@ def when_text(at_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ns / 1e9))
 
 
+def advised(text: str, sandbox: Sandbox, **names: object) -> str:
+    """Return a command that does what it says from where the person stands.
+
+    `{at}` in it becomes the option that names the project, `{of}` those that name the sandbox and the project, where
+    they are needed; `names` fill the rest.
+    """
+    here = _directory_here()
+    is_here = bool(here) and find_project(here) == sandbox.project
+    at = "" if is_here else f" --project {shell_word(sandbox.project)}"
+    of = "" if sandbox.name == "default" else f" --sandbox {shell_word(os.fsencode(sandbox.name))}"
+    return text.format(at=at, of=of + at, **names)
+
+
+def _directory_here() -> bytes:
+    """Return where this process stands; nothing if what was applied has deleted that."""
+    try:
+        return os.path.realpath(os.getcwdb())
+    except OSError:
+        return b""
+
+
 def seen_from_here(path: bytes) -> bytes:
     """Return an absolute path as the person would type it: relative to where they stand, if it lies below."""
-    here = os.path.realpath(os.getcwdb())
-    if not path.startswith(here.rstrip(b"/") + b"/"):
+    here = _directory_here()
+    if not here or not path.startswith(here.rstrip(b"/") + b"/"):
         return path
     relative = os.path.relpath(path, here)
     return b"./" + relative if relative.startswith(b"-") else relative
@@ -353,7 +390,9 @@ def result_form(result: RunResult) -> dict[str, Any]:
         "changes": to_plain(result.changes),
         "held": result.held,
         "operation": None if result.operation is None else operation_form(result.operation),
-        "flagged": [{**named("path", path), "reason": reason} for path, reason in result.flagged],
+        "flagged": [
+            {**named("path", path), "reason": reason, "told": path in result.told} for path, reason in result.flagged
+        ],
         "problem": result.problem,
         "duration_s": result.duration_s,
         "hints": [hint.as_dict() for hint in result.hints],
@@ -479,21 +518,19 @@ def progress_text(progress: Progress, *, has_bar: bool, is_first: bool = False) 
     return f"{step}{bar if has_bar else ':'} {percent} of {_amount(total, unit)}"
 
 
-def _applied(result: RunResult, operation: Operation, sandbox: str) -> list[str]:
+def _applied(result: RunResult, operation: Operation, sandbox: Sandbox, news: Iterable[tuple[bytes, str]]) -> list[str]:
     lines = []
     if operation.number:
         done = applied_part(result.changes, operation)
-        what = f"Applied as op {operation.number}. Undo: unspill undo"
+        what = f"Applied as op {operation.number}. {advised('Undo: unspill undo{at}', sandbox)}"
         heading, *listed = _listed(done, what, operation.project)
-        left = {left.path for left in operation.left}
-        flagged = [(path, reason) for path, reason in result.flagged if path not in left]
-        lines += [heading, *flagged_lines(flagged), *_without_git(listed, operation)]
+        lines += [heading, *flagged_lines(news), *_without_git(listed, operation)]
     elif not operation.left:
         lines += _listed(result.changes, "Nothing to apply: your project already matches.", operation.project)
     lines += [f"  {safe_text(note)}" for note in operation.notes]
     if operation.left:
-        lines.append(_skipped(operation, f"{{was}} not applied and {{is}} held in sandbox {sandbox!r}"))
-        lines += skipped_lines(operation)
+        lines.append(_skipped(operation, f"{{was}} not applied and {{is}} held in sandbox {sandbox.name!r}"))
+        lines += skipped_lines(operation, sandbox)
     return lines
 
 
@@ -531,22 +568,23 @@ def _held_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
     words = [
         shell_word(seen_from_here(os.path.join(part.root, one.path))) for part in held.roots for one in part.changes
     ]
-    drop = " ".join(["unspill discard", *words]) if len(words) <= _MOST_NAMED else "unspill discard PATH ..."
+    drop = " ".join([advised("unspill discard{of}", sandbox), *(words if len(words) <= _MOST_NAMED else ["PATH ..."])])
     return [f"unspill: Still held, visible to later runs: {count}. Discard: {drop}", *_indented(listed)]
 
 
-def _remedy(operation: Operation, left: Skipped, of: int | None) -> str:
+def _remedy(operation: Operation, left: Skipped, sandbox: Sandbox, of: int | None) -> str:
     path = shell_word(seen_from_here(os.path.join(operation.roots[left.root], left.path)))
     is_repository = os.path.basename(left.path) == b".git" and left.why == "conflict"
-    if is_repository:
-        return _REPOSITORY.format(path=path) if operation.kind == "apply" else ""
-    if operation.kind == "apply":
-        token = f"@{left.token}" if left.token else ""
-        if left.why == "held":
-            return f"unspill apply {include_option(path, token, is_there=left.is_there)}"
+    token = f"@{left.token}" if left.token else ""
+    if operation.kind != "apply":
+        text = _REVERSED if of is not None and left.why == "conflict" and not is_repository else ""
+    elif is_repository:
+        text = _REPOSITORY
+    elif left.why == "held":
+        return f"{advised('unspill apply{of}', sandbox)} {include_option(path, token, is_there=left.is_there)}"
+    else:
         text = _INCLUDED_CONFLICT if left.why == "conflict" and token else _REMEDIES[left.why]
-        return text.format(path=path, token=token)
-    return _REVERSED.format(path=path, number=of) if of is not None and left.why == "conflict" else ""
+    return advised(text, sandbox, path=path, token=token, number=of)
 
 
 def include_option(path: str, token: str, *, is_there: bool) -> str:
@@ -577,7 +615,7 @@ def _recovered(operation: Operation) -> str:
 
 def _reverse_text(kind: OperationKind) -> str:
     """Return how to reverse what has just been done."""
-    return "Redo: unspill redo" if kind == "undo" else "Undo: unspill undo"
+    return "Redo: unspill redo{at}" if kind == "undo" else "Undo: unspill undo{at}"
 
 
 def _sums(found: list[Connection]) -> str:

@@ -13,6 +13,7 @@ import sys
 from unspill.changes.render import named, to_plain
 from unspill.cli.main import EVENTS, RUN, Option, is_operation, open_sandbox, operation_word, verb
 from unspill.cli.output import (
+    advised,
     change_lines,
     count_text,
     decoded,
@@ -136,7 +137,7 @@ def discard(arguments: Arguments) -> int:
         print_json({"discarded_changes": operation.changed, "operation": operation.number or None})
     elif operation.number:
         count = count_text(operation.changed, "held change")
-        print(f"Discarded {count} (op {operation.number}). Undo: unspill undo")
+        print(f"Discarded {count} (op {operation.number}). {advised('Undo: unspill undo{at}', sandbox)}")
         for line in change_lines(sandbox, operation):
             print(line)
     else:
@@ -203,7 +204,7 @@ def _print_review(sandbox: Sandbox, review: Review) -> None:
     for consent in [one for one in review.held if review.is_whole(one)][:_MOST_ADVISED]:
         name = quote(_shown_name(sandbox, consent))
         own = "To replace your own with what is shown" if consent.is_there else "To apply it as shown"
-        print(f"{name} is held. {own}: unspill apply {_include_option(consent)}")
+        print(f"{name} is held. {own}: {advised('unspill apply{of}', sandbox)} {_include_option(consent)}")
     sys.stdout.flush()
     sandbox.reviews.note(review)
 
@@ -309,7 +310,7 @@ class _ConsentDialog:
         if seen is None:
             raise DeniedError(
                 f"Not applied: unspill could not show all of {quote(name)}, or it changed meanwhile.",
-                remedy=f"Look again: unspill diff {_typed(found)}",
+                remedy=f"Look again: {advised('unspill diff{of}', self._sandbox)} {_typed(found)}",
             )
         self._reviews.ask(seen, f"Apply only hunk {numbers} of {quote(name)}, as shown above?", is_whole=True)
         return hunks.replace(digest=seen.digest)
@@ -320,9 +321,10 @@ class _ConsentDialog:
         what = "was not shown on your terminal" if token else "needs the token of the version that you reviewed"
         what = "changed after you reviewed it" if is_other else what
         if not self._is_possible:
+            text = "On a terminal: unspill diff{of} {path}, then unspill apply{of} {option}"
             raise DeniedError(
                 f"Not applied: {quote(os.fsencode(given))} {what}.",
-                remedy=f"On a terminal: unspill diff {_typed(found)}, then unspill apply {option}",
+                remedy=advised(text, self._sandbox, path=_typed(found), option=option),
             )
         if is_other:
             print(f"unspill: {quote(os.fsencode(given))} {what}.", file=sys.stderr)

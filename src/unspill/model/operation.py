@@ -157,8 +157,8 @@ class Operation(Record):
     `of` is the operation that an undo or redo reverses. `origin` is the operation in whose directory the displaced
     entries lie: itself, or for undo and redo the one that was first. `marks` has one moment per root that all of its
     own changes precede. `changed` counts paths, but for those of which only the times changed; `paths` names them,
-    absolute. `flagged` are applied paths that run when somebody builds, tests or pushes, and why. Both are told to
-    whoever asked, not kept.
+    absolute, and `flagged` are applied paths that run when somebody builds, tests or pushes, and why. Both are told to
+    whoever asked; the journal keeps the second.
     """
 
     id: OperationId

@@ -8,6 +8,8 @@ or kind, and `apply.guard` finds out which changes they mean.
 
 from __future__ import annotations
 
+import json
+
 from unspill.policy.git import GIT_NAMES
 from unspill.policy.paths import alias_of, fold, is_odd
 from unspill.record import Record
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     Verdict = Literal["ordinary", "flagged", "held"]
     Opinion = tuple[Verdict, str]
-
 
 # Where package managers put what they install; nobody opens these as a project of their own
 PACKAGE_TREES = frozenset(b"node_modules bower_components .venv venv .tox .nox __pypackages__ site-packages".split())
@@ -358,7 +359,7 @@ FLAGGED = (
     ),
     _row(
         "flagged",
-        "runs when you install or build the package",
+        "decides what an install or build fetches and runs",
         files=b"""
             package.json pyproject.toml setup.py setup.cfg manifest.in pipfile .npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs
             pnpmfile.cjs pnpm-workspace.yaml bunfig.toml deno.json deno.jsonc binding.gyp pip.conf .pypirc .condarc
@@ -379,7 +380,7 @@ FLAGGED = (
             .mocharc.js .mocharc.cjs
             """,
     ),
-    _row(
+    PYTHON_START := _row(
         "flagged",
         "Python runs it whenever it starts with this directory on its path",
         files=b"sitecustomize.py usercustomize.py",
@@ -409,9 +410,9 @@ FLAGGED = (
             """,
         stems=b"jenkinsfile",
     ),
-    _row(
+    LOCKS := _row(
         "flagged",
-        "decides what the next install fetches and runs",
+        "decides what an install or build fetches and runs",
         files=b"""
             package-lock.json npm-shrinkwrap.json yarn.lock pnpm-lock.yaml bun.lock bun.lockb deno.lock poetry.lock
             uv.lock pdm.lock pipfile.lock pylock.toml cargo.lock go.sum go.work.sum gemfile.lock composer.lock
@@ -633,7 +634,9 @@ EXECUTABLE = GuardRow(
 )
 PACKAGES = GuardRow(
     what="the rows above that match by name, and executables, in `node_modules`, `bower_components`, `.venv`, `venv`, "
-    "`.tox`, `.nox`, `__pypackages__`, `site-packages`: one line for each such directory",
+    "`.tox`, `.nox`, `__pypackages__`, `site-packages`: one line for each such directory. Where git ignored the "
+    "directory before the run: only if such a file changes that was there before, or one that Python runs when it "
+    "starts is added to a directory that was there",
     verdict="flagged",
     reason="installed packages run when you use them",
 )
@@ -808,6 +811,141 @@ def words_of_mise(text: bytes) -> Iterator[tuple[bytes, bool]]:
         if (section or line).startswith(_MISE_SECTIONS):
             for word in line.partition(b" #")[0].translate(_WORD_ENDS, b"[]").split():
                 yield word, b"source" in line
+
+
+# What unspill tells of once for each content: rows that go by name, and executables
+TOLD_ONCE = frozenset(row.reason for row in (*FLAGGED, EXECUTABLE))
+# No plain version has one of these: an address, a path, another name for a package, an entry point, a variable
+_BEYOND_VERSIONS = frozenset(":/@\\#%$")
+_LONGEST_VERSION = 200
+_ENDS_OF_ADDRESSES = frozenset(" \t\r\n\"'`<>(),;[]{}")
+_ARCHIVES = (".tgz", ".whl", ".tar.gz", ".tar.bz2", ".tar.xz", ".zip", ".crate", ".gem")
+# What lock files call packages that come from no registry
+_OTHER_SOURCES = tuple(
+    "file: link: portal: patch: exec: github: gitlab: bitbucket: gist: git@ git: editable directory path".split()
+)
+_JSON_MANIFESTS = (b"package.json", b"composer.json")
+_LISTS = (b"requirements", b"constraints", b"dev-requirements", b"test-requirements")
+
+
+def meaning_of_manifest(name: bytes, content: bytes) -> bytes:
+    """Return a content without what only says how it is written: JSON that was formatted anew is no news."""
+    if name.lower() not in _JSON_MANIFESTS:
+        return content
+    try:
+        return json.dumps(json.loads(content), sort_keys=True).encode()
+    except (ValueError, RecursionError):
+        return content
+
+
+def code_of_manifest(name: bytes, content: bytes) -> str | None:
+    """Return what a package manifest or lock file says besides names and versions of packages; None for other files.
+
+    Of a lock file that is where packages come from, and which have install scripts. Nothing here is exact: what is in
+    doubt counts as code.
+    """
+    name = name.lower()
+    text = content.decode("utf-8", "surrogateescape")
+    if name in LOCKS.files:
+        return _code_of_lock(text)
+    if name in _JSON_MANIFESTS:
+        return _code_of_json(text)
+    if name in (b"pyproject.toml", b"cargo.toml", b"pipfile"):
+        return _code_of_toml(text)
+    if name.startswith(_LISTS) and name.endswith((b".txt", b".in")):
+        return "\n".join(line for line in text.splitlines() if not _is_plain_requirement(line))
+    return None
+
+
+def _is_plain_version(value: object) -> bool:
+    return isinstance(value, str) and len(value) < _LONGEST_VERSION and _BEYOND_VERSIONS.isdisjoint(value)
+
+
+def _is_plain_requirement(line: str) -> bool:
+    words = line.partition(" #")[0].removesuffix("\\").split()
+    named = [word for word in words if not (word.startswith("--hash=sha") and "/" not in word)]
+    is_option = any(word.startswith("-") for word in named)
+    return not is_option and _is_plain_version(" ".join(named)) and not line.strip().endswith(_ARCHIVES)
+
+
+def _code_of_json(text: str) -> str:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(found, dict):
+        return text
+    for key, value in found.items():
+        if (key.endswith("ependencies") or key in ("require", "require-dev")) and isinstance(value, dict):
+            found[key] = {package: spec for package, spec in value.items() if not _is_plain_version(spec)}
+    found.pop("version", None)
+    return json.dumps({key: value for key, value in found.items() if value != {}}, sort_keys=True)
+
+
+def _code_of_toml(text: str) -> str:
+    """Return the lines that are no versions. Nothing parses it: a hostile file could take all memory that there is."""
+    if '"""' in text or "'''" in text:
+        return text
+    kept, header, is_list = [], "", False
+    for line in map(str.strip, text.splitlines()):
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if line.startswith("["):
+            is_plain = line.endswith("]") and not {'"', "'", "#"} & set(line)
+            header, is_list = line.strip("[] ") if is_plain else "", False
+        elif is_list and (line == "]" or _is_quoted_version(line.removesuffix(","))):
+            is_list = line != "]"
+            continue
+        elif equals and value == "[":
+            is_list = (header, key) == ("project", "dependencies")
+            is_list = is_list or header in ("project.optional-dependencies", "dependency-groups")
+        elif equals and _is_quoted_version(value) and _is_version_of_package(header, key):
+            continue
+        kept.append(line)
+    return "\n".join(filter(None, kept))
+
+
+def _is_version_of_package(header: str, key: str) -> bool:
+    is_own = key == "version" and header in ("project", "package", "tool.poetry")
+    return is_own or header in ("packages", "dev-packages") or header.endswith("dependencies")
+
+
+def _is_quoted_version(word: str) -> bool:
+    word = word.strip()
+    return len(word) > 1 and word[0] == word[-1] == '"' and '"' not in word[1:-1] and _is_plain_version(word)
+
+
+def _code_of_lock(text: str) -> str:
+    # An escape may hide an address
+    if "\\" in text:
+        return text
+    others = {line for line in text.splitlines() if any(source in line for source in _OTHER_SOURCES)}
+    return "\n".join(sorted({*_origins(text), *_install_scripts(text), *others}))
+
+
+def _origins(text: str) -> Iterator[str]:
+    """Yield where a lock file fetches from: the host of an archive, all of any other address."""
+    at = text.find("://")
+    while at >= 0:
+        start = end = at
+        while start and text[start - 1] not in _ENDS_OF_ADDRESSES:
+            start -= 1
+        while end < len(text) and text[end] not in _ENDS_OF_ADDRESSES:
+            end += 1
+        address = text[start:end].partition("#")[0]
+        scheme, _, rest = address.partition("://")
+        yield f"{scheme}://{rest.partition('/')[0]}" if rest.endswith(_ARCHIVES) else address
+        at = text.find("://", end)
+
+
+def _install_scripts(text: str) -> list[str]:
+    """Return the packages that npm's lock file says to have install scripts."""
+    if "hasInstallScript" not in text:
+        return []
+    try:
+        packages = json.loads(text)["packages"]
+        return [name for name, entry in packages.items() if entry.get("hasInstallScript")]
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        return [text]
 
 
 def worst(*opinions: Opinion) -> Opinion:

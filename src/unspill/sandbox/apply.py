@@ -14,8 +14,12 @@ run it.
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
+import stat
+import time
+from hashlib import blake2b
 
 from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, unedited_directories
 from unspill.apply.guard import lies_in
@@ -35,6 +39,7 @@ from unspill.errors import (
     ApplyFailed,
     DeniedError,
     RootRefused,
+    StoreError,
     UnspillError,
 )
 from unspill.host.dirfd import Beneath
@@ -57,6 +62,7 @@ from unspill.model.permission import HeldPath
 from unspill.model.policy import Policy
 from unspill.model.run import Exited, OpenLayer, RunId, Stack, TimeMark
 from unspill.permissions.question import describe_held, head_of_held
+from unspill.policy.held import TOLD_ONCE, code_of_manifest, meaning_of_manifest
 from unspill.policy.paths import alias_of, fold
 from unspill.policy.secrets import masked_names
 from unspill.runner.perform import perform
@@ -90,11 +96,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import (
         Callable,
+        Iterable,
         Iterator,
         Mapping,
         Sequence,
     )
-    from typing import Self
+    from typing import Literal, Self
 
     from unspill.apply.draft import Draft
     from unspill.apply.operate import Settler
@@ -117,6 +124,9 @@ if TYPE_CHECKING:
 
     # What a file holds without the hunks that it loses, by root and path.
     Texts = dict[tuple[bytes, bytes], bytes]
+    FlaggedPaths = tuple[tuple[bytes, str], ...]
+    # Where something was told: on a terminal, or to whoever reads a pipe or a file
+    Where = Literal["terminal", "elsewhere"]
 
 # Imported by functions, late, because most runs change nothing; tests/attack/test_installation.py finds what is missing
 _TO_THE_END = (
@@ -134,6 +144,11 @@ _OF_REPOSITORIES = ("hashlib", "mmap", "unspill.apply.git_move", "unspill.git.fr
 _TO_TELL = ("unspill.sandbox.review", "unspill.sandbox.history")
 # A reason may name what a command has written
 _LONGEST_REASON = 300
+# Of what was told: how many files are remembered, how many contents of each, and how large they may be
+_MOST_TOLD = 500
+_MOST_CONTENTS = 40
+_LARGEST_TOLD = 64 << 20
+_LARGEST_MANIFEST = 4 << 20
 _INDEX_SCRIPT = b"""\
 format=$1; shift
 for pack; do
@@ -232,20 +247,28 @@ class _Apply:
             trees=() if self._is_shared else trees,
             dropped=tuple(tree.layer for tree in trees) if self._is_shared else (),
             skipped=self._left,
+            flagged=self._flagged_without,
             check=lambda: refuse_given_up(self._request.cancel_fd),
         )
+        flags = Flags(self._project.store, self._project.path)
+        flags.look_before(self.chosen, self._choice.flagged)
         with self._index_packs() as packs:
             self._packs = packs.indexes
             operation = operate(self._project.store, task)
+        flags.look_after()
         if not operation.number and not operation.left and not self._rest:
             self._drop_layers()
         if operation.number and not self._is_shared:
             self._drop_links(operation.id)
-        left = {one.path for one in operation.left}
+        left = tuple(map(self._with_consent, operation.left))
+        return operation.replace(flagged=self._flagged_without(operation.left), left=left)
+
+    def _flagged_without(self, skipped: Iterable[Skipped]) -> FlaggedPaths:
+        left = {one.path for one in skipped}
         # What came of a repository is known by the draft alone, and skipped by the name of the repository
         moved = [found for found in self._flagged if not any(lies_in(found[0], path) for path in left)]
         chosen = [found for found in self._choice.flagged if found[0] not in left]
-        return operation.replace(flagged=(*chosen, *moved), left=tuple(map(self._with_consent, operation.left)))
+        return (*chosen, *moved)
 
     def _with_consent(self, left: Skipped) -> Skipped:
         """Return a conflict with the token by which it was consented to: whoever tries again needs both."""
@@ -658,7 +681,147 @@ def apply_run(project: Project, run: RunId, changes: ChangeSet, stacks: tuple[St
         operation=operation,
         is_held=bool(operation.left),
         flagged=operation.flagged,
+        told=Flags(project.store, project.path).told(operation, "terminal"),
     )
+
+
+class Flags:
+    """What was told of flagged files of a project: no content of a file is told twice in one place.
+
+    A file is remembered only while it is as a run left it. Whoever else changes it, an undo included, has seen
+    something in it, so all of it is told anew. Of a package manifest only what is code is told more than once a day.
+    Losing this costs a line, never more.
+    """
+
+    def __init__(self, store: Store, project: bytes) -> None:
+        self._store = store
+        self._key = f"flagged in {project.hex()}"
+        self._text = store.facts.find(self._key) or "{}"
+        # By absolute path: what it is as the last run left it; and what was told where, or was live before
+        self._known: dict[str, tuple[str, dict[str, list[str]]]] = json.loads(self._text)
+        self._changing: list[tuple[bytes, bytes]] = []
+
+    def look_before(self, chosen: ChangeSet, flagged: FlaggedPaths) -> None:
+        """Forget the files that somebody else changed, and remember what the flagged ones are now.
+
+        What a run left there counts only once it was told; what was forgotten for lack of space may be from a run.
+        """
+        for part in chosen.roots:
+            paths = {change.path for change in part.changes}
+            known = [os.fsencode(name)[len(part.root) + 1 :] for name in self._known if _is_below(name, part.root)]
+            found = [(path, reason) for path, reason in flagged if path in paths and reason in TOLD_ONCE]
+            affected = {path for path in known if path in paths or not paths.isdisjoint(ancestors([path]))}
+            is_full = len(self._known) >= _MOST_TOLD
+            for path in affected:
+                if self._record(part.root, path)[0] != _state_of(part.root, path):
+                    del self._known[os.fsdecode(part.root + b"/" + path)]
+            for path, reason in found:
+                is_new = os.fsdecode(part.root + b"/" + path) not in self._known
+                self._note(
+                    part.root, path, "live", _words_of(part.root, path, reason) if is_new and not is_full else []
+                )
+            self._changing += [(part.root, path) for path in sorted({*affected, *(path for path, _ in found)})]
+
+    def look_after(self) -> None:
+        """Remember what the files are that an operation has changed."""
+        for root, path in self._changing:
+            name = os.fsdecode(root + b"/" + path)
+            if name in self._known:
+                # The last ones are those that stay remembered
+                self._known[name] = _state_of(root, path), self._known.pop(name)[1]
+        self._save()
+
+    def told(self, operation: Operation, where: Where) -> tuple[bytes, ...]:
+        """Return the flagged paths of an operation whose content was told there before."""
+        return tuple(path for path, reason in operation.flagged if self._is_told(operation, path, reason, where))
+
+    def tell(self, operation: Operation, where: Where) -> FlaggedPaths:
+        """Return what of an operation is to be told there, and remember that it was."""
+        told = set(self.told(operation, where))
+        news = tuple(found for found in operation.flagged if found[0] not in told)
+        for path, reason in news:
+            for root in _roots_of(operation, path) if reason in TOLD_ONCE else ():
+                self._note(root, path, where, [*_words_of(root, path, reason), _today()])
+        self._save()
+        return news
+
+    def _is_told(self, operation: Operation, path: bytes, reason: str, where: Where) -> bool:
+        roots = _roots_of(operation, path) if reason in TOLD_ONCE else []
+        return bool(roots) and all(self._is_known(root, path, reason, where) for root in roots)
+
+    def _is_known(self, root: bytes, path: bytes, reason: str, where: Where) -> bool:
+        record = self._known.get(os.fsdecode(root + b"/" + path))
+        if record is None:
+            return False
+        told = record[1].get(where, [])
+        known = {*told, *record[1].get("live", ())}
+        content, *code = _words_of(root, path, reason) or [""]
+        return content in known or (bool(code) and known.issuperset(code) and _today() in told)
+
+    def _record(self, root: bytes, path: bytes) -> tuple[str, dict[str, list[str]]]:
+        return self._known.setdefault(os.fsdecode(root + b"/" + path), (_state_of(root, path), {}))
+
+    def _note(self, root: bytes, path: bytes, where: str, words: list[str]) -> None:
+        known = self._record(root, path)[1]
+        known[where] = [*(word for word in known.get(where, ()) if word not in words), *words][-_MOST_CONTENTS:]
+
+    def _save(self) -> None:
+        text = json.dumps(dict(list(self._known.items())[-_MOST_TOLD:]))
+        if text != self._text:
+            try:
+                self._store.facts.put(self._key, text)
+            except StoreError:
+                # Then something is told twice; what was applied is applied
+                return
+            self._text = text
+
+
+def _is_below(name: str, root: bytes) -> bool:
+    return name.startswith(os.fsdecode(root) + "/")
+
+
+def _roots_of(operation: Operation, path: bytes) -> list[bytes]:
+    changed = frozenset(operation.paths)
+    return [root for root in operation.roots if root + b"/" + path in changed]
+
+
+def _today() -> str:
+    return time.strftime("on %Y-%m-%d")
+
+
+def _state_of(root: bytes, path: bytes) -> str:
+    """Return what tells a live file from any other and from any later state of itself; nothing where there is none."""
+    try:
+        with Beneath(os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as tree:
+            found = tree.find(path)
+    except OSError:
+        return ""
+    if found is None:
+        return ""
+    return f"{found.st_mode:o} {found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+
+
+def _words_of(root: bytes, path: bytes, reason: str) -> list[str]:
+    """Return what stands for a live file as it was flagged, and for the code in a manifest; nothing if it has none."""
+    try:
+        with Beneath(os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as tree:
+            above, name = tree.parent(path)
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(name, flags, dir_fd=above), "rb") as file:
+                found = os.fstat(file.fileno())
+                is_told = stat.S_ISREG(found.st_mode) and found.st_size <= _LARGEST_TOLD
+                content = file.read(_LARGEST_TOLD) if is_told else b""
+    except OSError:
+        return []
+    if not is_told:
+        return []
+    about = f"{reason} {found.st_mode & 0o7777:o} ".encode()
+    if len(content) > _LARGEST_MANIFEST:
+        texts = [about + content]
+    else:
+        code = code_of_manifest(name, content)
+        texts = [about + meaning_of_manifest(name, content), *([] if code is None else [b"code " + os.fsencode(code)])]
+    return [blake2b(text, digest_size=16).hexdigest() for text in texts]
 
 
 def apply_in_turn(project: Project, request: ApplyRequest, broker: Broker | None) -> Operation:

@@ -249,10 +249,16 @@ def redo_operation(project: Project, operation: str | int | None, asked_by: str)
 
 def steps_of(project: Project, operation: Operation) -> tuple[Step, ...]:
     """Return the steps of an operation that were done; none where its journal is not kept any more."""
+    return with_steps(project, operation)[1]
+
+
+def with_steps(project: Project, operation: Operation) -> tuple[Operation, tuple[Step, ...]]:
+    """Return an operation with what was flagged in it, and its steps that were done, as far as its journal is kept."""
     journal = read_journal(journal_file(project.store.state, operation.id))
     if journal is None or journal.end is None:
-        return ()
-    return tuple(journal.steps[index] for index in journal.end.done)
+        return operation, ()
+    steps = tuple(journal.steps[index] for index in journal.end.done)
+    return operation.replace(flagged=journal.end.operation.flagged), steps
 
 
 def _done(project: Project) -> list[Operation]:

@@ -113,8 +113,9 @@ class RunResult(Record):
     """One run as it ended. `changes` is what this run changed against what it saw.
 
     `held` if any of it is kept in the sandbox; `operation` is the apply that followed, with what it skipped and why.
-    `flagged` are applied paths that run when somebody builds, tests or pushes. `problem` says why nothing was applied
-    although it should have been. `connections` went out through the sandbox's proxy, `denials` were refused by it, each
+    `flagged` are applied paths that run when somebody builds, tests or pushes; `told` are those of them whose content
+    a terminal has shown as flagged before. `problem` says why nothing was applied although it should have been.
+    `connections` went out through the sandbox's proxy, `denials` were refused by it, each
     with what would allow it. `number` is 0 where the caller gave up before the sandbox was free; not `sandboxed` where
     the person allowed that. `project` is where the host has it, `workspace` the root that the command saw as
     `/workspace`, if it did.
@@ -130,6 +131,7 @@ class RunResult(Record):
     duration_s: float
     operation: Operation | None = None
     flagged: tuple[tuple[bytes, str], ...] = ()
+    told: tuple[bytes, ...] = ()
     problem: str = ""
     hints: tuple[Hint, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -311,6 +313,7 @@ class Applied(Record):
     operation: Operation | None = None
     is_held: bool = False
     flagged: tuple[tuple[bytes, str], ...] = ()
+    told: tuple[bytes, ...] = ()
     problem: str = ""
 
 
@@ -337,6 +340,7 @@ def make_result(
         held=applied.is_held,
         operation=applied.operation,
         flagged=applied.flagged,
+        told=applied.told,
         problem=applied.problem,
         duration_s=duration_s,
         hints=(*performed.hints, *_remains_hints(plan, performed)),
@@ -400,9 +404,15 @@ def _news_of_profile(project: Project, plan: Plan) -> tuple[str, ...]:
 
 
 def hidden_notes(
-    hidden: tuple[bytes, ...], project: bytes, name: Callable[[bytes], bytes] | None = None
+    hidden: tuple[bytes, ...],
+    project: bytes,
+    name: Callable[[bytes], bytes] | None = None,
+    discard: str = "unspill discard",
 ) -> tuple[str, ...]:
-    """Say which entries of a root a run does not see, because their deletion is held; `name` is how to type one."""
+    """Say which entries of a root a run does not see, because their deletion is held.
+
+    `name` is how to type one, `discard` the command that drops its deletion.
+    """
     if not hidden:
         return ()
     more = f" and {len(hidden) - _SECRETS_NAMED} more" if hidden[_SECRETS_NAMED:] else ""
@@ -410,7 +420,7 @@ def hidden_notes(
     typed = [shell_word(path if name is None else name(path)) for path in hidden]
     words = "PATH ..." if more else " ".join(typed)
     what = "it" if len(hidden) == 1 else "them"
-    return (f"This run does not see {names}{more}: held changes delete {what}. To see {what}: unspill discard {words}",)
+    return (f"This run does not see {names}{more}: held changes delete {what}. To see {what}: {discard} {words}",)
 
 
 def _remains_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:

@@ -252,7 +252,15 @@ class Looking:
     def find_operation(self, operation: str | int) -> tuple[Operation, tuple[Step, ...]]:
         """Return one operation by number or id, with the steps that were done; a UsageError if there is none."""
         found = history.get_operation(self._project, operation)
-        return found, history.steps_of(self._project, found)
+        return history.with_steps(self._project, found)
+
+    def tell_flagged(self, operation: Operation, *, on_terminal: bool) -> tuple[tuple[bytes, str], ...]:
+        """Return what is flagged in an operation that was just done and has to be told; remember that it is told.
+
+        No content of a file is told twice on terminals, nor twice elsewhere; see docs/held.md.
+        """
+        flags = apply.Flags(self._project.store, self._project.path)
+        return flags.tell(operation, "terminal" if on_terminal else "elsewhere")
 
     def operation_changes(self, operation: str | int) -> ChangeSet:
         """Return what an operation changed in the project.

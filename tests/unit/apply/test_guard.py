@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.apply.guard_cases import CASES, EVIL, Case
 from tests.unit.apply.guard_detours import DETOURS
-from tests.unit.apply.guard_given import GONE, Link, Program, judged, verdict_on
+from tests.unit.apply.guard_given import GONE, Link, Program, What, judged, verdict_on
 from tests.unit.apply.guard_work_trees import WORK_TREES
 from unspill.apply.guard import judge, still_held
 from unspill.model.change import Change, Identity, RootChanges
@@ -134,7 +134,7 @@ def test_many_paths_with_one_reason_are_one_line(tmp_path: Path) -> None:
     found = judged(tmp_path, {f"out/{number}": Program() for number in range(30)} | {"out/setup.py": "x", "a": "x"})
     assert found.flagged == (
         (b"out", "30 files: is a new executable"),
-        (b"out/setup.py", "runs when you install or build the package"),
+        (b"out/setup.py", "decides what an install or build fetches and runs"),
     )
 
 
@@ -143,6 +143,65 @@ def test_installed_packages_are_one_line_for_each_tree(tmp_path: Path) -> None:
     found = judged(tmp_path, after)
     assert found.held == ()
     assert dict(found.flagged).keys() == {b"node_modules", b"app/node_modules"}
+
+
+def test_an_install_into_a_tree_that_git_ignores_is_not_flagged_but_a_change_of_what_was_there_is(
+    tmp_path: Path,
+) -> None:
+    rules: dict[str, What] = {".gitignore": "node_modules/\n.venv/\n"}
+    fresh: dict[str, What] = {
+        ".venv/bin/x": Program(),
+        ".venv/lib/a.pth": "import x\n",
+        "node_modules/a/package.json": "{}",
+    }
+    assert judged(tmp_path / "fresh", fresh, rules).flagged == ()
+    assert len(judged(tmp_path / "control", fresh, {}).flagged) == 2
+    there: dict[str, What] = rules | {".venv/bin/activate": "", ".venv/bin/x": Program()}
+    assert judged(tmp_path / "added", {".venv/bin/y": Program()}, there).flagged == ()
+    for number, after in enumerate(({".venv/bin/activate": "evil\n"}, {".venv/lib/a.pth": "import x\n"})):
+        assert dict(judged(tmp_path / f"{number}", after, there).flagged) == {b".venv": rows.PACKAGES.reason}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "is_code"),
+    [
+        ("package.json", '{"dependencies": {"a": "^1"}}', '{"dependencies": {"a": "^2", "b": "*"}}', False),
+        ("package.json", '{"dependencies": {"a": "^1"}}', '{"dependencies": {"a": "git+https://example.org/a"}}', True),
+        ("package.json", "{}", '{"bin": "x.js"}', True),
+        ("package.json", "{}", "{", True),
+        (
+            "requirements.txt",
+            "a==1",
+            "a==2 --hash=sha256:0 \\\n    --hash=sha256:1\nb>=3 ; python_version < '4'",
+            False,
+        ),
+        ("requirements.txt", "a==1", "a==1\n--index-url https://example.org/simple", True),
+        ("requirements.txt", "a==1", "a==1 --global-option=x", True),
+        ("pyproject.toml", '[project]\ndependencies = [\n"a>=1",\n]', '[project]\ndependencies = [\n"b",\n]', False),
+        ("pyproject.toml", '[a.dependencies]\nb = "1"', '[a.dependencies]\nb = "2"', False),
+        (
+            "pyproject.toml",
+            '[a.dependencies]\nb = "1"',
+            '[a.dependencies]\n["build-system"]\nbuild-backend = "x"',
+            True,
+        ),
+        ("pyproject.toml", "[build-system]", '[build-system]\nbuild-backend = "x"', True),
+        ("yarn.lock", 'resolved "https://example.org/a-1.tgz"', 'resolved "https://example.org/b-2.tgz#1"', False),
+        ("yarn.lock", 'resolved "https://example.org/a-1.tgz"', 'resolved "https://example.com/a-1.tgz"', True),
+        ("cargo.lock", "", 'source = "git+https://example.org/a?rev=1#2"', True),
+        ("package-lock.json", "{}", '{"packages": {"a": {"hasInstallScript": true}}}', True),
+        ("package-lock.json", "{}", '{"packages": {"a": {"resolved": "file:a"}}}', True),
+        ("package-lock.json", "{}", '{"packages": {"a": {"resolved": "https:\\/\\/example.com/a.tgz"}}}', True),
+    ],
+)
+def test_names_and_versions_of_packages_are_no_code(name: str, old: str, new: str, is_code: bool) -> None:
+    codes = [rows.code_of_manifest(name.encode(), text.encode()) for text in (old, new)]
+    assert None not in codes
+    assert (codes[0] != codes[1]) is is_code
+
+
+def test_only_manifests_have_code_apart_from_the_rest() -> None:
+    assert rows.code_of_manifest(b"Makefile", b"all:") is None
 
 
 def test_the_settings_of_the_person_count(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ import base64
 import io
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,7 @@ from unspill.cli.output import (
     LEFT,
     LIMIT,
     ProgressLine,
+    advised,
     connection_lines,
     count_text,
     flagged_lines,
@@ -47,11 +50,17 @@ from unspill.model.run import (
     Signalled,
     TimedOut,
 )
+from unspill.sandbox.project import find_project
 
 if TYPE_CHECKING:
     from unspill.model.run import Verdict
 
 PROJECT = b"/home/ann/project"
+
+
+def opened(name: str = "default", project: bytes | None = None) -> Any:
+    """Return the sandbox of a project, by default the one that this process stands in."""
+    return SimpleNamespace(name=name, project=find_project(os.getcwdb()) if project is None else project)
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +106,8 @@ def test_each_reason_has_what_to_type() -> None:
             left(b"c", "refused"),
             left(b"d", "stale"),
             left(b"e", "conflict", root=0),
-        )
+        ),
+        opened(),
     )
     assert lines == [
         "  ! .envrc: held: direnv runs it",
@@ -121,25 +131,42 @@ def test_each_reason_has_what_to_type() -> None:
 
 
 def test_what_an_undo_left_is_found_in_the_backup_of_what_it_takes_back() -> None:
-    found = skipped_lines(operation(left(b"a"), left(b"b", "refused"), kind="undo"), of=3)
+    found = skipped_lines(operation(left(b"a"), left(b"b", "refused"), kind="undo"), opened(), of=3)
     path = "/home/ann/project/a"
     assert found[1] == f"      unspill diff --op op3 {path}, then unspill restore {path} --from op3"
     assert found[2:] == ["  ! b: refused: because"]
 
 
 def test_a_directory_stands_for_what_was_left_in_it() -> None:
-    lines = skipped_lines(operation(*(left(b"d" + rest, "held") for rest in (b"", b"/a", b"/b/c")), left(b"e", "held")))
+    lines = skipped_lines(
+        operation(*(left(b"d" + rest, "held") for rest in (b"", b"/a", b"/b/c")), left(b"e", "held")), opened()
+    )
     assert [line for line in lines if "!" in line] == ["  ! d and 2 in it: held: because", "  ! e: held: because"]
 
 
+def test_advice_names_the_sandbox_and_the_project_where_it_would_fail_without() -> None:
+    text = "unspill apply{of}, unspill undo{at} {path}"
+    assert advised(text, opened(), path="{of}") == "unspill apply, unspill undo {of}"
+    assert advised(text, opened("two"), path="a") == "unspill apply --sandbox two, unspill undo a"
+    far = advised(text, opened("two", b"/a {b}"), path="a")
+    assert far == "unspill apply --sandbox two --project '/a {b}', unspill undo --project '/a {b}' a"
+    hostile = advised("unspill apply{of}", opened("x; y", b"/$(z)\n"))
+    assert len(shlex.split(hostile)) == 6
+    found = skipped_lines(operation(left(b"a")), opened("two"))
+    assert found[1].count("--sandbox two") == 3
+
+
 def test_there_is_an_end_to_the_list() -> None:
-    lines = skipped_lines(operation(*(left(b"%d" % number) for number in range(100))))
+    lines = skipped_lines(operation(*(left(b"%d" % number) for number in range(100))), opened())
     assert len(lines) == 41
     assert lines[-1] == "  ! and 80 more: see unspill changes"
-    flags = flagged_lines([(b"%d" % number, "it runs") for number in range(30)])
-    assert flags[0] == "  ! Review before use: 0 (it runs)"
+    flags = flagged_lines([(b"%d" % number, f"it runs {number}") for number in range(30)])
+    assert flags[0] == "  ! Review before use: 0 (it runs 0)"
     assert flags[-1] == "  ! and 10 more to review"
     assert len(flags) == 21
+    named = flagged_lines([(b"a" * 20, "it runs"), *[(b"b" * 20, "it runs")] * 200])
+    assert named[0] == f"  ! Review before use: {'a' * 20}, {'b' * 20} (it runs)"
+    assert (len(named), named[-1]) == (21, "  ! and 161 more to review")
 
 
 HOSTILE = b"\x1b]0;x\x07\xe2\x80\xae\n"
@@ -148,7 +175,7 @@ HOSTILE = b"\x1b]0;x\x07\xe2\x80\xae\n"
 def test_nothing_raw_reaches_the_screen() -> None:
     text = HOSTILE.decode()
     told = [
-        *skipped_lines(operation(left(HOSTILE, reason=text))),
+        *skipped_lines(operation(left(HOSTILE, reason=text)), opened()),
         *flagged_lines([(HOSTILE, text)]),
         *recovered_lines(operation(left(HOSTILE), ending="rolled back", notes=(text,))),
     ]
