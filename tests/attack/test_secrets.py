@@ -441,6 +441,8 @@ def test_b5_output_that_can_not_be_written_costs_no_change(ground: Ground, full_
 
 
 def test_b10_a_held_layer_that_was_removed_by_hand_is_named_with_the_way_on(ground: Ground) -> None:
+    """Remove a held layer from the state directory, then list changes and run a command.
+    Control: after what the message says the sandbox works again."""
     sandbox = ground.sandbox()
     assert sandbox.run("echo held > new", after="hold").held
     [layer] = (ground.state / "layers").iterdir()
