@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import subprocess
 import threading
 import time
@@ -19,6 +20,7 @@ from tests.figures import record_figure
 from tests.support import NO_CACHES, chosen_views, short
 from unspill import LimitReached, Limits, OutputChunk
 from unspill.errors import UsageError
+from unspill.host.seccomp_rules import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +116,45 @@ def test_b1_what_the_kernel_counts_by_user_is_not_all_for_the_sandbox(arena: Are
         assert naive.stdout is not None
         assert naive.stdout.readline().startswith(b"HELD")
         assert not can_watch()
+
+
+BOUNDS = """
+import resource
+print(*(resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE)))
+"""
+
+
+def test_b1_pending_signals_and_message_queues_are_not_all_for_the_sandbox(arena: Arena) -> None:
+    """Ask how many signals may wait and how large queues may be, which the kernel counts by user.
+    Control: a bwrap call has all that the user has."""
+    kinds = (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE)
+    whole = [resource.getrlimit(kind)[1] for kind in kinds]
+    halves = [most if most == resource.RLIM_INFINITY else most // 2 for most in whole]
+    inside = arena.ground.sandbox().run(python(BOUNDS)).stdout.head.splitlines()[0]
+    assert list(map(int, inside.split())) == halves
+    words = [os.fsdecode(arena.ground.bwrap), "--ro-bind", "/", "/", "--unshare-user", *python(BOUNDS)]
+    naive = subprocess.run(words, capture_output=True, check=True)
+    assert list(map(int, naive.stdout.splitlines()[0].split())) == whole
+
+
+AT_ONCE = """
+hidden = os.open("hidden", os.O_RDWR | os.O_CREAT); os.unlink("hidden")
+call("fallocate", libc.fallocate(hidden, 1, ctypes.c_long(0), ctypes.c_long(1 << 26)))
+call("io_setup", libc.syscall(%d, 1, ctypes.byref(ctypes.c_ulong())))
+os.posix_fallocate(hidden, 0, 1 << 16)
+print("TAKEN", os.fstat(hidden).st_blocks * 512)
+"""
+
+
+def test_b4_a_disk_and_what_the_machine_counts_are_not_taken_at_once(arena: Arena) -> None:
+    """Take blocks of the disk without writing them, and requests that are counted for the whole machine.
+    What programs ask of the C library still works. Control: without the filter both calls take what they want."""
+    script = AT_ONCE % numbers_of(os.uname().machine)["io_setup"]
+    tried = arena.attack(script)
+    assert not tried.won
+    assert f"TAKEN {1 << 16}" in tried.lines
+    with arena.without_filter():
+        assert set(arena.attack(script).won) == {"fallocate", "io_setup"}
 
 
 EAT = """

@@ -16,6 +16,9 @@ from tests.attack.arena import Arena, naive_bwrap, python, replaced, shown_as_it
 from tests.attack.canaries import Canary, planted, search, table
 from tests.support import chosen_views, run_cli
 from unspill import UnspillError
+from unspill.errors import SandboxUnavailable
+from unspill.host import places
+from unspill.layers.trees import remove_tree
 from unspill.model.plan import File, ReadOnly, Tmpfs
 from unspill.model.policy import Secrets
 from unspill.plan.explain import Judge, Refusal, remedy_of
@@ -132,6 +135,22 @@ def test_a8_known_secrets_are_masked_in_view_host(arena: Arena, engine: str) -> 
     with arena.plan_changed(unmasked):
         found = set(arena.attack(script, sandbox=sandbox).won)
     assert {os.fspath(path) for path in planted} <= found
+
+
+def test_a8_a_file_that_a_secret_directory_links_to_is_masked_in_view_host(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read credentials where a tool for dotfiles keeps them, with a link in ~/.aws.
+    Control: where such links are not followed the same command reads them."""
+    kept = ground.home / "dotfiles/aws-credentials"
+    kept.parent.mkdir()
+    kept.write_text("CANARY")
+    (ground.home / ".aws").mkdir()
+    (ground.home / ".aws/credentials").symlink_to(kept)
+    read = ["cat", os.fspath(kept)]
+    assert ground.sandbox(view="host").run(read).stdout.head == b""
+    monkeypatch.setattr(places, "find_linked_files", lambda *_given: ())
+    assert ground.sandbox("control", view="host").run(read).stdout.head == b"CANARY"
 
 
 def test_a8_a_symlink_in_the_project_leads_to_no_secret(arena: Arena) -> None:
@@ -419,6 +438,22 @@ def test_b5_output_that_can_not_be_written_costs_no_change(ground: Ground, full_
         assert both.returncode == 5
     control = subprocess.run(["sh", "-c", "echo out"], stdout=full_device, stderr=subprocess.DEVNULL, check=False)
     assert control.returncode != 0
+
+
+def test_b10_a_held_layer_that_was_removed_by_hand_is_named_with_the_way_on(ground: Ground) -> None:
+    """Remove a held layer from the state directory, then list changes and run a command.
+    Control: after what the message says the sandbox works again."""
+    sandbox = ground.sandbox()
+    assert sandbox.run("echo held > new", after="hold").held
+    [layer] = (ground.state / "layers").iterdir()
+    remove_tree(os.fsencode(layer))
+    for ask in (sandbox.changes, lambda: sandbox.run("true")):
+        with pytest.raises(SandboxUnavailable) as refused:
+            ask()
+        assert f"mkdir {layer}, then `unspill discard`" in refused.value.remedy
+    layer.mkdir()
+    sandbox.discard()
+    assert sandbox.run("true").ok
 
 
 def test_b10_a_project_that_a_command_closed_says_how_to_open_it(ground: Ground) -> None:

@@ -118,6 +118,8 @@ ATTEMPTS: Final[dict[str, Callable[[], object]]] = {
     "move_mount": lambda: call("move_mount", AT_FDCWD, b"/", AT_FDCWD, b"/tmp", 0),
     "io_uring_setup": lambda: call("io_uring_setup", 4, ctypes.create_string_buffer(128)),
     "userfaultfd": lambda: call("userfaultfd", 1),
+    "fallocate": lambda: call("fallocate", os.memfd_create("x"), 0, 0, 4096),
+    "io_setup": lambda: call("io_setup", 1, ctypes.byref(ctypes.c_ulong())),
     "memfd_secret": lambda: call("memfd_secret", 0),
     "perf_event_open": lambda: call("perf_event_open", PERF + bytes(16), 0, -1, -1, 0),
     "bpf": lambda: call("bpf", 0, ctypes.create_string_buffer(struct.pack("IIIII", 2, 4, 8, 1, 0), 128), 128),

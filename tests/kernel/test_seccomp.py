@@ -32,6 +32,8 @@ REFUSED: Final = {
     "io_uring_setup": "ENOSYS",
     "userfaultfd": "ENOSYS",
     "memfd_secret": "ENOSYS",
+    "fallocate": "ENOTSUP",
+    "io_setup": "ENOSYS",
     "perf_event_open": "EPERM",
     "kcmp": "EPERM",
     "name_to_handle_at": "EPERM",

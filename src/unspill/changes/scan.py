@@ -33,6 +33,7 @@ from unspill.host.overlay import (
     refuse_foreign,
     user_attributes,
 )
+from unspill.layers.locks import missing_layer
 from unspill.model.change import (
     Change,
     ChangeSet,
@@ -173,17 +174,24 @@ def scan(
         max_depth: Deeper directories are not entered, with a finding.
 
     Raises:
-        SandboxUnavailable: A layer holds marks that no mount of unspill makes.
+        SandboxUnavailable: A layer holds marks that no mount of unspill makes, or is missing.
         OSError: A layer or the live root can't be opened.
     """
     report = _Report(live, max_entries)
     if layers:
         with CollectorPaused(), Pool() as pool:
-            uppers = [pool.upper_root(path) for path in layers]
-            bases = [*(pool.upper_root(path) for path in below), pool.live_root(live)]
+            uppers = [_open_layer(pool, path) for path in layers]
+            bases = [*(_open_layer(pool, path) for path in below), pool.live_root(live)]
             _Scan(pool, report, max_depth).run(uppers, bases)
             report.refresh(pool.restore())
     return report.as_change_set()
+
+
+def _open_layer(pool: Pool, path: bytes) -> Dir:
+    try:
+        return pool.upper_root(path)
+    except FileNotFoundError as error:
+        raise missing_layer(path) from error
 
 
 def join(parts: Iterable[ChangeSet]) -> ChangeSet:

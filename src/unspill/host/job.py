@@ -12,8 +12,10 @@ killed while it starts up goes on by itself, and its child with it.
 
 from __future__ import annotations
 
+import errno
 import marshal
 import os
+import resource
 import select
 import sys
 import time
@@ -85,7 +87,26 @@ def send(sock: Socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:
 
 def _send(sock: Socket, payload: bytes, descriptors: tuple[int, ...]) -> None:
     rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in descriptors)
-    sock.sendmsg([payload], [(SOL_SOCKET, SCM_RIGHTS, rights)] if descriptors else [])
+    ancillary = [(SOL_SOCKET, SCM_RIGHTS, rights)] if descriptors else []
+    try:
+        sock.sendmsg([payload], ancillary)
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        _send_above_soft_limit(sock, payload, ancillary)
+
+
+def _send_above_soft_limit(sock: Socket, payload: bytes, ancillary: list[tuple[int, int, bytes]]) -> None:
+    """Send although the user has more descriptors on their way than this process may have open.
+
+    The kernel counts them by user, and a command may have more of them than many programs' soft limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        sock.sendmsg([payload], ancillary)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def receive(sock: Socket) -> tuple[Any, list[int]] | None:

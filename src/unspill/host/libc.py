@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 from sys import byteorder
 
 TYPE_CHECKING = False
@@ -72,6 +73,7 @@ _BORN = 0x800
 # struct statx: where its fields are
 _MASK, _ATTRIBUTES, _BIRTH_S, _BIRTH_NS = slice(0, 4), slice(8, 16), slice(80, 88), slice(88, 92)
 _COUNTED_BY_USER = (b"/proc/sys/user/max_inotify_instances", b"/proc/sys/user/max_inotify_watches")
+_LIMITS_BY_USER = (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_MEMLOCK)
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -204,6 +206,7 @@ def enter_own_namespaces() -> None:
     """Take a user namespace in which this uid and gid are mapped to themselves, and a pid namespace for children."""
     uid, gid = os.getuid(), os.getgid()
     counted = [(path, _read_number(path)) for path in _COUNTED_BY_USER]
+    _halve_limits()
     unshare(CLONE_NEWUSER | CLONE_NEWPID)
     write_setting(b"/proc/self/setgroups", b"deny")
     write_setting(b"/proc/self/uid_map", b"%d %d 1" % (uid, uid))
@@ -212,6 +215,17 @@ def enter_own_namespaces() -> None:
         if most:
             # Half of it is left to the person's own programs, whatever the sandboxes do
             _try_set(path, b"%d" % (most // 2))
+
+
+def _halve_limits() -> None:
+    """Leave half of what the kernel counts by user to the person's own programs.
+
+    What holds where a user namespace is made holds for all in it together, since Linux 5.14.
+    """
+    for kind in _LIMITS_BY_USER:
+        hard = resource.getrlimit(kind)[1]
+        if hard != resource.RLIM_INFINITY:
+            resource.setrlimit(kind, (hard // 2, hard // 2))
 
 
 def _read_number(path: bytes) -> int:

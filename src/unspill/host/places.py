@@ -185,6 +185,7 @@ def find_places(
     # In view "sealed" a secret can only show below a readable path, or as root's in /etc
     shows_secrets = is_host_view or bool(shown) or os.getuid() == 0
     secret_directories, secret_files, _absent = sort_by_kind(map(os.path.realpath, secrets if shows_secrets else ()))
+    led_to = find_linked_files(home.path, secret_directories, (project, *policy.roots))
     return Places(
         project=resolve_project(project),
         state=os.path.realpath(state),
@@ -199,7 +200,7 @@ def find_places(
         sockets=find_sockets((b"/",) if is_host_view else (*found, *shown)),
         mounted=mount_points(),
         secrets=secret_directories,
-        secret_files=secret_files,
+        secret_files=tuple(dict.fromkeys((*secret_files, *led_to))),
         files=files,
         absent=absent,
         aliases=find_aliases((*((path, path) for path in policy.readable), *policy.mounts)),
@@ -207,6 +208,28 @@ def find_places(
         files_of_others=find_files_of_others(),
         no_playground=(mode := _mode_of(os.path.join(home.path, b"playground"))) != 0 and not stat.S_ISDIR(mode),
     )
+
+
+def find_linked_files(home: bytes, directories: Sequence[bytes], roots: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return the files elsewhere in the home directory that links in these directories of it lead to.
+
+    Tools for dotfiles keep the files themselves in a repository. What lies in a root is masked by its own rules.
+    """
+    found: dict[bytes, None] = {}
+    for directory in directories:
+        for path in _links_in(directory) if directory.startswith(home + b"/") else ():
+            target = os.path.realpath(path)
+            if target.startswith(home + b"/") and not _leads_into(target, [directory, *map(os.path.realpath, roots)]):
+                found[target] = None
+    return sort_by_kind(found)[1]
+
+
+def _links_in(directory: bytes) -> list[bytes]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.path for entry in entries if entry.is_symlink()]
+    except OSError:
+        return []
 
 
 def find_files_of_others() -> tuple[bytes, ...]:

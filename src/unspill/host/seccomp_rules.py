@@ -17,6 +17,7 @@ from errno import (
     EAFNOSUPPORT,
     ENOSYS,
     ENOTTY,
+    EOPNOTSUPP,
     EPERM,
 )
 
@@ -154,6 +155,9 @@ _REFUSED = (
     (ENOSYS, "makes calls that no filter sees", "io_uring_setup io_uring_enter io_uring_register"),
     (ENOSYS, "holds the kernel up in the middle of a copy, which makes races in it winnable", "userfaultfd"),
     (ENOSYS, "its pages are neither swapped nor shown to a debugger", "memfd_secret"),
+    # The answer of a filesystem that can't: the C library and databases then write zeros, which takes time
+    (EOPNOTSUPP, "takes a whole disk at once, faster than any limit can be watched", "fallocate"),
+    (ENOSYS, "its requests are counted for the whole machine; databases fall back on threads", "io_setup"),
     (EPERM, "programs in the kernel", "bpf"),
     (EPERM, "large, often broken, and it watches other processes", "perf_event_open"),
     (EPERM, "a handle passes by every directory above the file", "open_by_handle_at name_to_handle_at"),

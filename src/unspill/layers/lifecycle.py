@@ -41,6 +41,7 @@ from unspill.layers.locks import (
     dropped_dir,
     is_abandoned,
     may_live,
+    missing_layer,
     remove_unused,
     spill_dir,
     this_process,
@@ -169,6 +170,9 @@ def open_run(
                 store.layers.set_mark(layer.id, layer.mark.ctime_ns)
     except OSError as error:
         _take_back(store, run, rows, (*cache_layers, *tops))
+        for upper in (sealed.upper for stack in stacks for sealed in stack.sealed):
+            if not os.path.lexists(upper):
+                raise missing_layer(upper) from error
         raise SandboxUnavailable(
             f"unspill can't create a layer in {os.fsdecode(store.state)}: {error.strerror}.",
             remedy="Check for free space and free inodes there, or point UNSPILL_STATE_DIR at another directory.",

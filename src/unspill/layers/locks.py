@@ -380,6 +380,15 @@ def spill_dir(state: bytes, run: RunId) -> bytes:
     return b"%b/runs/%b" % (state, run.encode())
 
 
+def missing_layer(path: bytes) -> SandboxUnavailable:
+    """Return the error for a held layer that somebody has removed from the state directory."""
+    name = os.fsdecode(path)
+    return SandboxUnavailable(
+        f"The held layer {name} is missing; the changes in it are lost.",
+        remedy=f"To go on without them: mkdir {name}, then `unspill discard`.",
+    )
+
+
 def lock_file(state: bytes, sandbox: SandboxId) -> bytes:
     """Return the file that stands for a sandbox's lock."""
     return b"%b/locks/%b" % (state, sandbox.encode())

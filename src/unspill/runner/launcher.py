@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DYING_MS = 5000
 _SETTLING_S = 0.05
+_IN_FLIGHT = "A program of yours keeps too many file descriptors in its sockets: end it, or raise `ulimit -Hn`."
 _lock = allocate_lock()  # protects _launchers: two threads must not start two spawners
 _launchers: dict[tuple[int, bool], Launcher] = {}
 
@@ -92,6 +93,8 @@ class Launcher:
             ours.close()
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
                 raise  # the spawner is well, and so are the other runs
+            if isinstance(error, OSError) and error.errno == errno.ETOOMANYREFS:
+                raise SandboxUnavailable(f"no descriptor can be sent: {error.strerror}", remedy=_IN_FLIGHT) from error
             # The process may take a moment longer to end than its socket
             self._is_broken = True
             raise SandboxUnavailable(f"the spawner process is gone: {error}") from error

@@ -118,6 +118,22 @@ def make_parts(state: bytes) -> None:
     os.chmod(os.path.join(state, b"empty"), 0o755)
 
 
+def mend_parts(state: bytes) -> None:
+    """Make the parts again that somebody has removed. What was in them is lost, but nothing else stops.
+
+    Raises:
+        StoreError: something else is in the place of one, or it can't be made.
+    """
+    with os.scandir(state) as entries:
+        found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+    for part in PARTS:
+        if not found.get(part, True):
+            name = os.fsdecode(os.path.join(state, part))
+            raise _refused(state, f"is damaged: {name} is not a directory", f"Move it elsewhere: mv {name} {name}.old")
+    if not found.keys() >= set(PARTS):
+        make_state_dir(state)
+
+
 def make_parents(path: bytes) -> None:
     """Make the missing directories above a path, for the owner alone: `os.makedirs` leaves them to the umask."""
     missing: list[bytes] = []
@@ -275,6 +291,7 @@ class Store:
                 _upgrade(db, state)
             else:
                 refuse_foreign(db, version)
+                mend_parts(state)
         except BaseException:
             db.close()
             raise

@@ -40,9 +40,8 @@ WAYS: Final = {
     "Set an extended attribute on a file of the host": "os.setxattr(shown + '/file', 'user.x', b'x')",
     "Change the mode of a file of the host": "os.chmod(shown + '/file', 0o777)",
     "Change the times of a file of the host": "os.utime(shown + '/file', (1, 1))",
-    "Punch a hole into a file of the host": (
-        "fd = os.open(shown + '/file', os.O_RDWR); "
-        "call('hole', libc.fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(4096)))"
+    "Write into a file of the host at a place of it": (
+        "fd = os.open(shown + '/file', os.O_RDWR); os.pwritev(fd, [b'x', b'y'], 4)"
     ),
     "Write to a file of the host through shared memory": (
         "import mmap; fd = os.open(shown + '/file', os.O_RDWR); mmap.mmap(fd, 8)[:1] = b'x'"

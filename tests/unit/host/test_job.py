@@ -112,3 +112,29 @@ print(before, after, state)
 def test_a_process_that_is_exiting_is_not_taken_for_one_that_still_runs() -> None:
     done = subprocess.run([sys.executable, "-c", EXITING], capture_output=True, text=True, check=True)
     assert done.stdout == "1 0 b'R'\n"
+
+
+IN_FLIGHT = """
+import os, resource, sys
+from _socket import AF_UNIX, SCM_RIGHTS, SOCK_SEQPACKET, SOL_SOCKET, socketpair
+from unspill.host import job
+
+held = [socketpair(AF_UNIX, SOCK_SEQPACKET) for _ in range(2)]
+numbers = (0).to_bytes(4, sys.byteorder) * 200
+held[0][0].sendmsg([b"x"], [(SOL_SOCKET, SCM_RIGHTS, numbers)])
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+if "plain" in sys.argv:
+    held[1][0].sendmsg([b"x"], [(SOL_SOCKET, SCM_RIGHTS, numbers[:4])])
+job.send(held[1][0], ("still sent",), (0,))
+print(job.receive(held[1][1])[0], resource.getrlimit(resource.RLIMIT_NOFILE) == (100, hard))
+"""
+
+
+def test_a_job_is_sent_although_the_user_has_many_descriptors_on_their_way() -> None:
+    """Keep more descriptors in a socket than the soft limit of open files allows. Control: a plain message fails."""
+    command = [sys.executable, "-c", IN_FLIGHT]
+    sent = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert sent.stdout == "('still sent',) True\n", sent.stderr
+    plain = subprocess.run([*command, "plain"], capture_output=True, text=True, check=False)
+    assert "Too many references" in plain.stderr

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
-from errno import EAFNOSUPPORT, ENOSYS, ENOTTY, EPERM, errorcode
+from errno import EAFNOSUPPORT, ENOSYS, ENOTTY, EOPNOTSUPP, EPERM, errorcode
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -52,10 +52,11 @@ REFUSED: Final = {
     """.split(),
     ENOSYS: """
         clone3 open_tree open_tree_attr move_mount fsopen fsconfig fsmount fspick mount_setattr statmount listmount
-        listns io_uring_setup io_uring_enter io_uring_register userfaultfd memfd_secret file_setattr
+        listns io_uring_setup io_uring_enter io_uring_register userfaultfd memfd_secret file_setattr io_setup
         _sysctl get_kernel_syms nfsservctl getpmsg putpmsg afs_syscall tuxcall security vserver epoll_ctl_old
         epoll_wait_old set_thread_area get_thread_area
     """.split(),
+    EOPNOTSUPP: ["fallocate"],
 }
 STRICT: Final = "ptrace process_vm_readv process_vm_writev pidfd_getfd".split()
 CHECKED: Final = {"clone": EPERM, "ioctl": ENOTTY, "socket": EAFNOSUPPORT, "socketpair": EAFNOSUPPORT}

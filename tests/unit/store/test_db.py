@@ -122,6 +122,26 @@ def test_a_place_where_nothing_can_be_made_is_refused_with_a_remedy() -> None:
     assert "UNSPILL_STATE_DIR" in refusal.value.remedy
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_the_directory_that_was_removed_is_made_again(state: bytes, part: bytes) -> None:
+    Store.open(state).close()
+    place = os.path.join(state, part)
+    os.rmdir(place)
+    Store.open(state).close()
+    assert os.listdir(place) == []
+    assert mode(place) == (0o755 if part == b"empty" else 0o700)
+
+
+def test_a_file_in_the_place_of_a_part_is_named_with_the_remedy(state: bytes) -> None:
+    Store.open(state).close()
+    place = os.path.join(state, b"layers")
+    os.rmdir(place)
+    os.symlink(b"/tmp", place)
+    with pytest.raises(StoreError) as refused:
+        Store.open(state)
+    assert f"mv {os.fsdecode(place)} " in refused.value.remedy
+
+
 def test_a_store_of_a_newer_unspill_is_refused(state: bytes) -> None:
     Store.open(state).close()
     with sqlite3.connect(state + b"/store.db") as newer:
