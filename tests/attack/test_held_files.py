@@ -86,6 +86,34 @@ def test_e13_a_git_directory_is_not_completed_in_steps(repository: Ground, steps
     assert fires(repository, steps)
 
 
+# A new repository of a submodule, with settings and a hook
+MODULE = """
+git init -q x; git -C x -c user.name=a -c user.email=a@example.org commit -q --allow-empty -m y
+git -C x config core.fsmonitor evil; printf '#!/bin/sh\\n' > x/.git/hooks/post-commit; chmod +x x/.git/hooks/post-commit
+mkdir .git/modules; mv x/.git .git/modules/m
+"""
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("is_held", [True, False], ids=["held", "control"])
+def test_e13_what_is_held_of_a_repository_does_not_come_along_with_the_rest_of_it(
+    repository: Ground, is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have the person apply the branches of a new submodule alone: its repository comes whole or not at all.
+
+    Control: where nobody asks what is held of it, its settings and hook come along.
+    """
+    assert repository.sandbox(after="hold").run(MODULE).held
+    sandbox = repository.sandbox()
+    if not is_held:
+        monkeypatch.setattr("unspill.sandbox.review.still_held", lambda *_given: {})
+    operation = sandbox.apply([".git/modules/m/refs"])
+    places = [repository.project / ".git/modules/m" / name for name in ("config", "hooks/post-commit")]
+    assert [place.exists() for place in places] == [not is_held] * 2
+    told = {left.path for left in operation.left if left.why == "held"}
+    assert told == ({b".git/modules/m/config", b".git/modules/m/hooks/post-commit"} if is_held else set())
+
+
 @pytest.mark.attack
 @pytest.mark.parametrize("steps", WORK_TREES, ids=str)
 def test_e13_a_checkout_does_not_write_where_git_runs_it(repository: Ground, steps: Steps) -> None:

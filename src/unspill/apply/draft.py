@@ -31,6 +31,7 @@ from unspill.apply.staging import (
 from unspill.apply.steps import entry_of, make_step, matches
 from unspill.git.files import is_index, says_at
 from unspill.host.dirfd import Beneath, write_whole
+from unspill.host.libc import Statx
 from unspill.host.overlay import (
     ESCAPED,
     FORMAT,
@@ -70,6 +71,7 @@ _DIR, _LINK = stat.S_IFDIR, stat.S_IFLNK
 _WRITABLE_OR_SPECIAL = 0o7333
 _MARKS_LEFT_OUT = "attributes named user.overlay.* are not applied: under another sandbox they would hide your files"
 _EDITED = "it changed in the project during or after the run"
+_MOVED = "its directory was exchanged for another one during or after the run"
 _STALE = "it changed after the review"
 _NO_BACKUP = "the backup no longer has the old version"
 _DAMAGED = "the backup was changed"
@@ -328,6 +330,7 @@ class RootDraft:
         overwrite: Sequence[bytes] = (),
         must_copy: bool = False,
         rolled_back: RolledBackEntries | None = None,
+        moved: Container[bytes] = (),
     ) -> None:
         self._draft = draft
         self._root = root
@@ -335,6 +338,7 @@ class RootDraft:
         self._layers = layers
         self._marks = marks
         self._rolled_back = rolled_back
+        self._moved = moved
         self._contents = contents
         self._overwrite = frozenset(overwrite)
         self._is_staged = draft.is_staged(root)
@@ -490,6 +494,9 @@ class RootDraft:
 
     def _make_way(self, change: Change, found: os.stat_result) -> bool:
         """Take away a directory that something else replaces, all of it or nothing; tell whether it can be."""
+        if self._is_moved(change.path):
+            self._skip(change.path, "conflict", _MOVED)
+            return False
         taken = _expand(self._live, change.path, found)
         edited = self._edited(taken)
         if edited:
@@ -523,7 +530,7 @@ class RootDraft:
         wanted = self._wanted_metadata(change)
         # Special bits of a live directory are the person's: they stay
         wanted = wanted.replace(mode=wanted.mode | found.st_mode & SPECIAL_BITS)
-        if not self.is_edited(change.path, found):
+        if not self.is_edited(change.path, found) and not self._is_moved(change.path):
             self._draft.set_metadata(self._root, change.path, fd, wanted, self._group)
         elif not has_metadata(fd, wanted):
             # Another apply may have made the same directory, and been seen before it had set its metadata
@@ -544,6 +551,9 @@ class RootDraft:
         if found.st_mode & FORMAT != _DIR:
             if self._may_displace(change, found):
                 self._step("take", change.path, self._draft.next_place(self._root), before=found)
+            return
+        if self._is_moved(change.path):
+            self._skip(change.path, "conflict", _MOVED)
             return
         kept: set[bytes] = set()
         taken = _expand(self._live, change.path, found)
@@ -575,14 +585,29 @@ class RootDraft:
             self._skip(change.path, "conflict", "something else was created there in the meantime")
         elif found.st_mode & FORMAT != _DIR and self.is_edited(change.path, found):
             self._skip(change.path, "conflict", _EDITED)
+        elif self._is_moved(change.path.rpartition(b"/")[0]):
+            self._skip(change.path, "conflict", _MOVED)
         else:
             return True
         return False
 
+    def _is_moved(self, directory: bytes) -> bool:
+        """Tell whether a live directory, or one above it, is not the one that the run saw."""
+        return not self.is_overwritten(directory) and _lies_in_any(directory, self._moved)
+
     def _edited(self, found: Sequence[_LiveEntry]) -> set[bytes]:
-        """Return which entries of a live directory are not older; of directories only empty ones can be told."""
+        """Return which entries of a live directory are not older; of filled directories those that were moved there."""
         filled = {inner.path.rpartition(b"/")[0] for inner in found}
-        return {inner.path for inner in found if inner.path not in filled and self.is_edited(inner.path, inner.status)}
+        newer = [inner for inner in found if self.is_edited(inner.path, inner.status)]
+        edited = {inner.path for inner in newer if inner.path not in filled}
+        moved = {
+            inner.path
+            for inner in newer
+            if inner.path in filled
+            and has_moved(*self._live.parent(inner.path), inner.status, self._marks.of(inner.path))
+        }
+        # What is in them is as old as it was, and nobody has seen it
+        return edited | {inner.path for inner in found if moved and _lies_in_any(inner.path, moved)}
 
     def _find(self, path: bytes) -> os.stat_result | None:
         """Look at the live entry; below a directory that is yet to be made there is none."""
@@ -630,6 +655,54 @@ class RootDraft:
         if self._is_quiet:
             return
         self._draft.skip(Skipped(root=self._root, path=path, why=why, reason=reason))
+
+
+def has_moved(dir_fd: int, name: bytes, status: os.stat_result, mark: int) -> bool:
+    """Tell whether a directory that is not older than a mark came to its place since, as far as its times tell.
+
+    To rename a directory changes its ctime alone; what is put into it changes both times alike.
+    """
+    if status.st_ctime_ns != status.st_mtime_ns:
+        return True
+    return (Statx().born_ns(dir_fd, name) or 0) >= mark
+
+
+def moved_directories(
+    live_root: bytes, changes: Iterable[Change], marks: Marks, rolled_back: RolledBackEntries | None = None
+) -> set[bytes]:
+    """Return the live directories at or above changed entries that are not those that the runs saw.
+
+    An operation asks before its first step, which may change the times of directories itself.
+    """
+    known: dict[bytes, bool] = {}
+    with _open_live(live_root) as live:
+        for change in changes:
+            path = change.path if change.base_kind == "dir" else change.path.rpartition(b"/")[0]
+            while path not in (b"", b".") and path not in known:
+                known[path] = _is_moved(live, path, marks, rolled_back)
+                path = path.rpartition(b"/")[0]
+    return {path for path, is_moved in known.items() if is_moved}
+
+
+def _is_moved(live: Beneath, path: bytes, marks: Marks, rolled_back: RolledBackEntries | None) -> bool:
+    try:
+        dir_fd, name = live.parent(path)
+        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except OSError:
+        return False
+    mark = marks.of(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_ctime_ns < mark or not has_moved(dir_fd, name, found, mark):
+        return False
+    return rolled_back is None or not rolled_back.explains(path, found, mark)
+
+
+def _lies_in_any(path: bytes, directories: Container[bytes]) -> bool:
+    """Tell whether a path is one of some directories, or in one."""
+    while path:
+        if path in directories:
+            return True
+        path = path.rpartition(b"/")[0]
+    return False
 
 
 def invert(draft: Draft, dirs: OpenDirs, step: Step, there: Entry | None) -> Step:
@@ -732,7 +805,13 @@ class Marks:
 
 
 def carry_over(
-    live_root: bytes, remaining: Iterable[Change], marks: Marks, new_mark: int, *, renewed: Container[bytes] = ()
+    live_root: bytes,
+    remaining: Iterable[Change],
+    marks: Marks,
+    new_mark: int,
+    *,
+    renewed: Container[bytes] = (),
+    moved: Container[bytes] = (),
 ) -> dict[bytes, int]:
     """Return the marks that paths of a residue keep in place of its own one, because they were in conflict.
 
@@ -745,6 +824,7 @@ def carry_over(
         new_mark: The mark of the residue.
         renewed: Paths whose live entry has a new ctime by what the caller itself did there, such as the directories
             that it put something into; they get the new mark.
+        moved: Directories that are not those that the runs saw.
     """
     kept: dict[bytes, int] = {}
     with _open_live(live_root) as live:
@@ -759,7 +839,8 @@ def carry_over(
                 # Nobody can tell, so the older mark it is.
                 kept[path] = mark
                 continue
-            if found is not None and (found.st_ctime_ns >= mark or _hides_directory(change, found)):
+            is_newer = found is not None and (found.st_ctime_ns >= mark or _lies_in_any(path, moved))
+            if is_newer or (found is not None and _hides_directory(change, found)):
                 kept[path] = mark
     return kept
 
