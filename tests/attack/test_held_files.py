@@ -86,6 +86,38 @@ def test_e13_a_git_directory_is_not_completed_in_steps(repository: Ground, steps
     assert fires(repository, steps)
 
 
+ROUNDABOUT = {
+    "a link on the way of another": (
+        "mkdir -p c/v1; ln -s v1 c/now; ln -s c/now .vscode",
+        "mkdir c/v2; echo 1 > c/v2/tasks.json; ln -sfn v2 c/now",
+        b"c/now",
+        "rm .vscode",
+    ),
+    "a module that direnv's layout imports": (
+        "echo layout python3 > .envrc",
+        "echo 1 > pkgutil.py; mkdir platform; echo 1 > platform/__init__.py",
+        b"pkgutil.py",
+        "rm .envrc",
+    ),
+}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("way", ROUNDABOUT)
+def test_e13_what_the_persons_own_files_lead_to_is_held(ground: Ground, way: str) -> None:
+    """Change what a file or link of the person leads to: they are not changed themselves.
+
+    Control: without that file or link it is applied.
+    """
+    before, script, path, without = ROUNDABOUT[way]
+    for is_held, prepare in ((True, before), (False, without)):
+        do_with_canary(ground, prepare)
+        operation = ground.sandbox(after="apply").run(script).operation
+        assert operation is not None
+        assert (path in {left.path for left in operation.left}) is is_held
+        ground.sandbox().discard()
+
+
 # A new repository of a submodule, with settings and a hook
 MODULE = """
 git init -q x; git -C x -c user.name=a -c user.email=a@example.org commit -q --allow-empty -m y

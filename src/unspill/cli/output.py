@@ -34,7 +34,7 @@ from unspill.errors import UsageError
 from unspill.host.dirfd import write_whole
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, exit_code_of
-from unspill.policy.paths import TERMINAL_RESET, quote, shell_word
+from unspill.policy.paths import TERMINAL_RESET, quote, shell_word, wrap
 from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, UNHEARD, describe_end, hidden_notes
 from unspill.sandbox.secrets import is_about_secret
 
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 LEFT = 6
 # Lines of a list
 LIMIT = 20
+# How the line of a command that is proposed begins
+_COMMAND = "      "
 # To tell what an operation changed is to read all that it changed
 _MOST_CHANGES = 1000
 _MOST_NAMED = 3
@@ -68,16 +70,16 @@ _ADD = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 _REMEDIES: dict[Why, str] = {
-    "held": "unspill apply --include {path}{token}",
-    "conflict": "unspill diff {path}, then unspill apply --overwrite {path} or unspill discard {path}",
-    "stale": "unspill diff {path}, then unspill apply {path}",
-    "earlier": "unspill apply (applies everything that is held)",
-    "refused": "unspill discard {path}",
+    "held": "unspill apply{of} --include {path}{token}",
+    "conflict": "unspill diff{of} {path}, then unspill apply{of} --overwrite {path} or unspill discard{of} {path}",
+    "stale": "unspill diff{of} {path}, then unspill apply{of} {path}",
+    "earlier": "unspill apply{of} (applies everything that is held)",
+    "refused": "unspill discard{of} {path}",
 }
 # The person is the one who approves
 _REASONS: dict[Why, str] = {**WHYS, "held": "held"}
 # Of a repository there is nothing to compare line by line, and its reason says what to do
-_REPOSITORY = "unspill apply (tries again), or unspill discard {path}"
+_REPOSITORY = "unspill apply{of} (tries again), or unspill discard{of} {path}"
 _REVERSED = "unspill diff --op op{number} {path}, then unspill restore {path} --from op{number}"
 
 # The line of `ProgressLine`, and how often it is written
@@ -109,6 +111,16 @@ _USUAL_COLOURS = b"\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\\x1b]112\x1b\\\x1b]
 _TO_THE_END = b"\x1b[?6l\x1b[9999;1H\r\n"
 # Reorder what is shown: embeddings, overrides, isolates
 _REORDERING = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def fit(line: str, number: int = 1, taken: int = 0) -> str:
+    """Return a line that has names or content of strangers as rows of the terminal behind a stream, if it is one.
+
+    A command to be pasted is left to the terminal: a mark in it would be read by the shell.
+    """
+    if not os.isatty(number) or line.startswith(_COMMAND):
+        return line
+    return wrap(line, os.get_terminal_size(number).columns - taken)
 
 
 def print_json(value: object) -> None:
@@ -206,8 +218,7 @@ def outcome_lines(result: RunResult, sandbox: str, project: bytes) -> list[str]:
     if result.operation is not None:
         return _applied(result, result.operation, sandbox)
     if result.held:
-        chosen = "" if sandbox == "default" else f" --sandbox {shell_word(os.fsencode(sandbox))}"
-        what = f"Held in sandbox {sandbox!r} (run {result.number}). Apply: unspill apply{chosen}"
+        what = f"Held in sandbox {sandbox!r} (run {result.number}). Apply: unspill apply{option_of(sandbox)}"
     else:
         what = f"Discarded (run {result.number}); your project is unchanged."
     lines = _listed(result.changes, what, project)
@@ -231,19 +242,17 @@ def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothin
         number = f" (op {operation.number})" if of is None else f", recorded as op {operation.number}"
         print(f"{done}{number}. {_reverse_text(operation.kind)}")
         for line in change_lines(sandbox, operation):
-            print(line)
+            print(fit(line))
     else:
         print(nothing)
     for note in operation.notes:
-        print(f"  {safe_text(note)}")
+        print(fit(f"  {safe_text(note)}"))
     sys.stdout.flush()
     if operation.left:
         what = "{is} still held" if operation.kind == "apply" else "{was} skipped"
         print(f"unspill: {_skipped(operation, what)}", file=sys.stderr)
-    for line in skipped_lines(operation, of):
-        print(line, file=sys.stderr)
-    for line in _held_lines(sandbox, operation):
-        print(line, file=sys.stderr)
+    for line in (*skipped_lines(operation, of, sandbox=sandbox.name), *_held_lines(sandbox, operation)):
+        print(fit(line, 2) if line.startswith(" ") else line, file=sys.stderr)
 
 
 def operation_exit_code(operation: Operation) -> int:
@@ -251,18 +260,18 @@ def operation_exit_code(operation: Operation) -> int:
     return LEFT if operation.left else 0
 
 
-def skipped_lines(operation: Operation, of: int | None = None) -> list[str]:
+def skipped_lines(operation: Operation, of: int | None = None, *, sandbox: str = "default") -> list[str]:
     """Return each path that an operation skipped, why, and what to type; `of` is the op that it reverses."""
     lines = []
     groups = group_skipped(operation)
     for left, inside in groups[:LIMIT]:
         lines.append(f"  ! {skipped_name(operation, left, inside)}: {_REASONS[left.why]}: {safe_text(left.reason)}")
-        remedy = _remedy(operation, left, of)
+        remedy = _remedy(operation, left, of, option_of(sandbox))
         lines += [f"      {remedy}"] if remedy else []
     if len(groups) > LIMIT:
         lines.append(f"  ! and {len(groups) - LIMIT} more: see unspill changes")
     if operation.kind == "apply" and any(left.why == "held" for left in operation.left):
-        lines.append("  To discard held changes: unspill discard PATH")
+        lines.append(f"  To discard held changes: unspill discard{option_of(sandbox)} PATH")
     return lines
 
 
@@ -491,7 +500,7 @@ def _applied(result: RunResult, operation: Operation, sandbox: str) -> list[str]
     lines += [f"  {safe_text(note)}" for note in operation.notes]
     if operation.left:
         lines.append(_skipped(operation, f"{{was}} not applied and {{is}} held in sandbox {sandbox!r}"))
-        lines += skipped_lines(operation)
+        lines += skipped_lines(operation, sandbox=sandbox)
     return lines
 
 
@@ -529,17 +538,23 @@ def _held_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
     words = [
         shell_word(seen_from_here(os.path.join(part.root, one.path))) for part in held.roots for one in part.changes
     ]
-    drop = " ".join(["unspill discard", *words]) if len(words) <= _MOST_NAMED else "unspill discard PATH ..."
+    drop = f"unspill discard{option_of(sandbox.name)}"
+    drop = " ".join([drop, *(words if len(words) <= _MOST_NAMED else ["PATH ..."])])
     return [f"unspill: Still held, visible to later runs: {count}. Discard: {drop}", *_indented(listed)]
 
 
-def _remedy(operation: Operation, left: Skipped, of: int | None) -> str:
+def option_of(sandbox: str) -> str:
+    """Return what a command needs to be about this sandbox: without it, it would act on another one's work."""
+    return "" if sandbox == "default" else f" --sandbox {shell_word(os.fsencode(sandbox))}"
+
+
+def _remedy(operation: Operation, left: Skipped, of: int | None, option: str) -> str:
     path = shell_word(seen_from_here(os.path.join(operation.roots[left.root], left.path)))
     is_repository = os.path.basename(left.path) == b".git" and left.why == "conflict"
     if is_repository:
-        return _REPOSITORY.format(path=path) if operation.kind == "apply" else ""
+        return _REPOSITORY.format(path=path, of=option) if operation.kind == "apply" else ""
     if operation.kind == "apply":
-        return _REMEDIES[left.why].format(path=path, token=f"@{left.token}" if left.token else "")
+        return _REMEDIES[left.why].format(path=path, of=option, token=f"@{left.token}" if left.token else "")
     return _REVERSED.format(path=path, number=of) if of is not None and left.why == "conflict" else ""
 
 

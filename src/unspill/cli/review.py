@@ -16,8 +16,10 @@ from unspill.cli.output import (
     change_lines,
     count_text,
     decoded,
+    fit,
     operation_exit_code,
     operation_form,
+    option_of,
     print_json,
     print_operation,
     seen_from_here,
@@ -26,7 +28,7 @@ from unspill.cli.output import (
 )
 from unspill.errors import DeniedError, UsageError
 from unspill.model.change import Hunks, Selection
-from unspill.policy.paths import quote, shell_word
+from unspill.policy.paths import quote, shell_word, wrap
 from unspill.store.permissions import SHORTEST
 
 TYPE_CHECKING = False
@@ -60,7 +62,7 @@ def changes(arguments: Arguments) -> int:
         print_json(to_plain(sandbox.changes(run=arguments.value("--run"))))
         return 0
     lines = sandbox.summary(run=arguments.value("--run"), colour=sys.stdout.isatty())
-    print("\n".join(lines) or NOTHING_HELD)
+    print("\n".join(map(fit, lines)) or NOTHING_HELD)
     return 0
 
 
@@ -91,7 +93,7 @@ def diff(arguments: Arguments) -> int:
     if as_json:
         print_json({"sandbox": sandbox.name, "diff": text})
     else:
-        sys.stdout.write(text)
+        _write_text(text)
     return 0
 
 
@@ -137,7 +139,7 @@ def discard(arguments: Arguments) -> int:
         count = count_text(operation.changed, "held change")
         print(f"Discarded {count} (op {operation.number}). Undo: unspill undo")
         for line in change_lines(sandbox, operation):
-            print(line)
+            print(fit(line))
     else:
         print(NOTHING_HELD)
     return 0
@@ -198,10 +200,11 @@ def _show_review(words: list[str], paths: list[str], sandbox: Sandbox) -> int:
 
 def _print_review(sandbox: Sandbox, review: Review) -> None:
     """Print a review on a terminal, with the commands that apply what is held in it, and remember that it was shown."""
-    sys.stdout.write(review.text)
+    _write(review)
     for consent in [one for one in review.held if review.is_whole(one)][:_MOST_ADVISED]:
         name = quote(_shown_name(sandbox, consent))
-        print(f"{name} is held. To apply it as shown: unspill apply --include {_typed(consent)}@{consent.token}")
+        advice = f"unspill apply{option_of(sandbox.name)} --include {_typed(consent)}@{consent.token}"
+        print(f"{name} is held. To apply it as shown: {advice}")
     sys.stdout.flush()
     sandbox.reviews.note(review)
 
@@ -339,8 +342,16 @@ def _is_own_terminal(number: int) -> bool:
         return False
 
 
+def _write_text(text: str) -> None:
+    """Write a diff: on a terminal no row of a long line looks like one that we begin."""
+    if sys.stdout.isatty():
+        columns = os.get_terminal_size(1).columns
+        text = "\n".join(wrap(line, columns) for line in text.split("\n"))
+    sys.stdout.write(text)
+
+
 def _write(review: Review) -> None:
-    sys.stdout.write(review.text)
+    _write_text(review.text)
     sys.stdout.flush()
 
 
