@@ -4,6 +4,7 @@
 import errno
 import os
 import stat
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,27 @@ def test_each_file_goes_to_its_own_root(ground: Ground) -> None:
     sandbox.undo()
     assert ((ground.project / "same").read_text(), (library / "same").read_text()) == ("old\n", "old\n")
     assert os.listdir(library) == ["same"]
+
+
+# A version, then entries of a tag, rights and an id each: owner, another user, group, mask, others
+LIST = struct.pack(
+    "<I" + "HHI" * 5, 2, 1, 6, 2**32 - 1, 2, 6, 65534, 4, 0, 2**32 - 1, 16, 6, 2**32 - 1, 32, 4, 2**32 - 1
+)
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "control"])
+def test_a_file_keeps_its_access_list(ground: Ground, is_kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the bits of the mask would be those of the group, which the list keeps out."""
+    path = ground.write("f", "old\n")
+    os.setxattr(path, "system.posix_acl_access", LIST)
+    if not is_kept:
+        monkeypatch.setattr("unspill.apply.draft.has_access_list", lambda *_given: False)
+    applied(ground, "echo new > f")
+    assert path.read_text() == "new\n"
+    assert ("system.posix_acl_access" in os.listxattr(path)) is is_kept
+    assert not is_kept or os.getxattr(path, "system.posix_acl_access") == LIST
+    ground.sandbox().undo()
+    assert os.getxattr(path, "system.posix_acl_access") == LIST
 
 
 @pytest.mark.rootfs_view

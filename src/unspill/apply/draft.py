@@ -20,9 +20,11 @@ from unspill.apply.perform import explain_error
 from unspill.apply.staging import (
     SPECIAL_BITS,
     OperationModes,
+    copy_access_list,
     copy_entry,
     digest_entry,
     drop_marks,
+    has_access_list,
     has_command_marks,
     has_metadata,
     is_copy_needed,
@@ -181,6 +183,10 @@ class Draft:
             os.close(fd)
         return place
 
+    def give_access_list(self, root: int, place: bytes, live_fd: int, name: bytes) -> os.stat_result:
+        """Give what lies at a place the access list of the live file that it displaces; return its lstat."""
+        return copy_access_list(live_fd, name, *self._dirs.place_of(root, place, staged=self._dirs.staged[root]))
+
     def make_object(self, root: int, place: bytes) -> None:
         """Give what lies at a place the mode of an object of git, and the time of now."""
         fd, name = self._dirs.place_of(root, place, staged=self._dirs.staged[root])
@@ -281,6 +287,8 @@ class Draft:
             os.mkdir(dest, 0o700, dir_fd=dest_fd)
             return step.replace(kept=kept, was=metadata_of(self._dirs.roots[step.root].directory(step.path)))
         copy_entry(live_fd, name, status, dest_fd, dest, self.modes)
+        if has_access_list(live_fd, name):
+            copy_access_list(live_fd, name, dest_fd, dest)
         return step.replace(kept=kept, digest=digest_entry(dest_fd, dest, status, self.modes))
 
     def _new_place(self, root: int) -> tuple[bytes, int, bytes]:
@@ -410,7 +418,7 @@ class RootDraft:
         self._draft.make_object(self._root, place)
         return place
 
-    def bring(self, change: Change) -> tuple[bytes, os.stat_result]:
+    def bring(self, change: Change, *, must_copy: bool = False) -> tuple[bytes, os.stat_result]:
         """Return the place that the file or symlink of a change can be put from, and its lstat there."""
         path = change.path
         assert change.layer is not None
@@ -419,7 +427,7 @@ class RootDraft:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         place, after = upper.place + b"/" + path, status
         content = self._contents.get(path)
-        must_copy = content is not None or self._must_copy or is_copy_needed(status)
+        must_copy = must_copy or content is not None or self._must_copy or is_copy_needed(status)
         if must_copy or drop_marks(upper.path, path, fd, name, self._draft.modes):
             place, after = self._draft.stage(self._root, fd, name, status, content)
             if has_command_marks(fd, name):
@@ -489,7 +497,11 @@ class RootDraft:
             if not self._make_way(change, found):
                 return
             before = None
-        place, after = self.bring(change)
+        fd, name = self._live.parent(path) if before is not None else (-1, b"")
+        is_listed = before is not None and stat.S_ISREG(before.st_mode) and has_access_list(fd, name)
+        place, after = self.bring(change, must_copy=is_listed)
+        if is_listed and stat.S_ISREG(after.st_mode):
+            after = self._draft.give_access_list(self._root, place, *self._live.parent(path))
         self._step("put", path, place, before=before, after=after)
 
     def _make_way(self, change: Change, found: os.stat_result) -> bool:
@@ -585,15 +597,15 @@ class RootDraft:
             self._skip(change.path, "conflict", "something else was created there in the meantime")
         elif found.st_mode & FORMAT != _DIR and self.is_edited(change.path, found):
             self._skip(change.path, "conflict", _EDITED)
-        elif self._is_moved(change.path.rpartition(b"/")[0]):
+        elif change.path in self._moved:
             self._skip(change.path, "conflict", _MOVED)
         else:
             return True
         return False
 
-    def _is_moved(self, directory: bytes) -> bool:
+    def _is_moved(self, path: bytes) -> bool:
         """Tell whether a live directory, or one above it, is not the one that the run saw."""
-        return not self.is_overwritten(directory) and _lies_in_any(directory, self._moved)
+        return path in self._moved and not self.is_overwritten(path)
 
     def _edited(self, found: Sequence[_LiveEntry]) -> set[bytes]:
         """Return which entries of a live directory are not older; of filled directories those that were moved there."""
@@ -603,8 +615,7 @@ class RootDraft:
         moved = {
             inner.path
             for inner in newer
-            if inner.path in filled
-            and has_moved(*self._live.parent(inner.path), inner.status, self._marks.of(inner.path))
+            if inner.path in filled and has_moved(self._live, inner.path, inner.status, self._marks.of(inner.path))
         }
         # What is in them is as old as it was, and nobody has seen it
         return edited | {inner.path for inner in found if moved and _lies_in_any(inner.path, moved)}
@@ -657,43 +668,47 @@ class RootDraft:
         self._draft.skip(Skipped(root=self._root, path=path, why=why, reason=reason))
 
 
-def has_moved(dir_fd: int, name: bytes, status: os.stat_result, mark: int) -> bool:
+def has_moved(live: Beneath, path: bytes, status: os.stat_result, mark: int) -> bool:
     """Tell whether a directory that is not older than a mark came to its place since, as far as its times tell.
 
     To rename a directory changes its ctime alone; what is put into it changes both times alike.
     """
     if status.st_ctime_ns != status.st_mtime_ns:
         return True
-    return (Statx().born_ns(dir_fd, name) or 0) >= mark
+    return (Statx().born_ns(*live.parent(path)) or 0) >= mark
 
 
-def moved_directories(
+def find_moved(
     live_root: bytes, changes: Iterable[Change], marks: Marks, rolled_back: RolledBackEntries | None = None
 ) -> set[bytes]:
-    """Return the live directories at or above changed entries that are not those that the runs saw.
+    """Return the paths of changes that lie in a live directory, or are one, that is not the one that their run saw.
 
     An operation asks before its first step, which may change the times of directories itself.
     """
-    known: dict[bytes, bool] = {}
+    known: dict[bytes, os.stat_result | None] = {}
+    moved: set[bytes] = set()
     with _open_live(live_root) as live:
         for change in changes:
+            mark = marks.of(change.path)
             path = change.path if change.base_kind == "dir" else change.path.rpartition(b"/")[0]
-            while path not in (b"", b".") and path not in known:
-                known[path] = _is_moved(live, path, marks, rolled_back)
+            while path not in (b"", b"."):
+                if path not in known:
+                    known[path] = _find_directory(live, path)
+                found = known[path]
+                is_newer = found is not None and found.st_ctime_ns >= mark and has_moved(live, path, found, mark)
+                if is_newer and not (rolled_back and found and rolled_back.explains(path, found, mark)):
+                    moved.add(change.path)
+                    break
                 path = path.rpartition(b"/")[0]
-    return {path for path, is_moved in known.items() if is_moved}
+    return moved
 
 
-def _is_moved(live: Beneath, path: bytes, marks: Marks, rolled_back: RolledBackEntries | None) -> bool:
+def _find_directory(live: Beneath, path: bytes) -> os.stat_result | None:
     try:
-        dir_fd, name = live.parent(path)
-        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        found = live.find(path)
     except OSError:
-        return False
-    mark = marks.of(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_ctime_ns < mark or not has_moved(dir_fd, name, found, mark):
-        return False
-    return rolled_back is None or not rolled_back.explains(path, found, mark)
+        return None
+    return found if found is not None and stat.S_ISDIR(found.st_mode) else None
 
 
 def _lies_in_any(path: bytes, directories: Container[bytes]) -> bool:
@@ -782,6 +797,8 @@ def _staged_anew(draft: Draft, dirs: OpenDirs, step: Step, inverse: Step) -> Ste
         fd, name = dirs.operations.parent(step.kept)
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         place, status = draft.stage(step.root, fd, name, status, None)
+        if has_access_list(fd, name):
+            status = draft.give_access_list(step.root, place, fd, name)
     return inverse.replace(place=place, after=before.replace(inode=status.st_ino))
 
 
@@ -824,7 +841,7 @@ def carry_over(
         new_mark: The mark of the residue.
         renewed: Paths whose live entry has a new ctime by what the caller itself did there, such as the directories
             that it put something into; they get the new mark.
-        moved: Directories that are not those that the runs saw.
+        moved: Paths in directories that are not those that the runs saw.
     """
     kept: dict[bytes, int] = {}
     with _open_live(live_root) as live:
@@ -839,7 +856,7 @@ def carry_over(
                 # Nobody can tell, so the older mark it is.
                 kept[path] = mark
                 continue
-            is_newer = found is not None and (found.st_ctime_ns >= mark or _lies_in_any(path, moved))
+            is_newer = found is not None and (found.st_ctime_ns >= mark or path in moved)
             if is_newer or (found is not None and _hides_directory(change, found)):
                 kept[path] = mark
     return kept

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import posixpath
 
-from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, moved_directories, unedited_directories
+from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, find_moved, unedited_directories
 from unspill.apply.guard import lies_in
 from unspill.apply.journal import (
     Residue,
@@ -300,7 +300,7 @@ class _Apply:
             whole = self._part(self._changes, stack.live)
             self._unedited[index] = unedited_directories(stack.live, whole.changes if whole else (), marks)
             rolled_back = RolledBackEntries(self._project.store, self._project.path, stack.live)
-            self._moved[index] = moved_directories(stack.live, whole.changes if whole else (), marks, rolled_back)
+            self._moved[index] = find_moved(stack.live, whole.changes if whole else (), marks, rolled_back)
             part = self._part(self.chosen, stack.live)
             if part is None or not part.changes:
                 continue
@@ -587,7 +587,7 @@ class _Discard:
         # Before anything live is looked at: what changes from now on is not older
         mark = take_mark(stack.live, stat_root(stack.live), renew(dest, os.lstat(dest))).ctime_ns
         marks = Marks([(sources[upper], mark_ns, single) for upper, mark_ns, single in self._older[stack.live]])
-        older = carry_over(stack.live, remaining, marks, mark, moved=moved_directories(stack.live, remaining, marks))
+        older = carry_over(stack.live, remaining, marks, mark, moved=find_moved(stack.live, remaining, marks))
         run = stack.sealed[-1].run
         return Residue(layer=layer, root=stack.live, run=run, mark_ns=mark, overrides=tuple(older.items()))
 
