@@ -333,6 +333,13 @@ def test_a_question_about_a_directory_is_about_what_is_held_in_it(ground: Ground
     assert os.listdir(ground.project / "d") == [".envrc"]
 
 
+def test_a_diff_says_that_something_new_is_executable(ground: Ground) -> None:
+    hold(ground, "echo one > plain; echo one > program; chmod 755 program")
+    seen = run_cli("diff", cwd=ground.project).stdout.decode()
+    assert "added program  [mode 755]\n" in seen
+    assert "added plain\n" in seen
+
+
 def test_bits_of_a_new_directory_are_part_of_what_was_reviewed(ground: Ground) -> None:
     hold(ground, "mkdir d; echo one > d/.envrc; echo two > d/file")
     seen = at_terminal("diff", cwd=ground.project)[1]
