@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.kernel.terminal_person import at_terminal
-from tests.panes import ROWS, Pane, shown
+from tests.panes import COLUMNS, ROWS, Pane, shown
 from tests.support import run_cli
+from unspill.policy.paths import ROW_MARK, wrap
 
 if TYPE_CHECKING:
     from tests.support import Ground
@@ -159,7 +160,8 @@ WITHOUT: Final = (
 
 def is_seen(pane: Pane, number: int) -> bool:
     """Tell whether the summary is the last on the screen, whole and without attributes, on a terminal as usual."""
-    ours = [f"unspill: 1 added. Applied as op {number}. Undo: unspill undo", f"unspill:   A {NAME}"]
+    rows = wrap(f"  A {NAME}", COLUMNS - len("unspill: ")).split("\n")
+    ours = [f"unspill: {row}" for row in (f"1 added. Applied as op {number}. Undo: unspill undo", *rows)]
     is_plain = pane.lines(with_attributes=True)[-len(ours) :] == ours
     return is_plain and {name: pane.value(name) for name in USUAL} == USUAL
 
@@ -230,3 +232,32 @@ def test_what_unspill_says_of_its_own_failure_is_seen_too(ground: Ground) -> Non
     with shown(f"set -m; {cancelled}", ground.project, ground.top) as pane:
         lines = pane.lines(with_attributes=True)
         assert lines[-1] == "unspill: Cancelled. It had changed nothing.", lines
+
+
+UNWRAPPED: Final = (
+    "import sys; sys.argv[0] = 'unspill'; from unspill.policy import paths; "
+    "paths.wrap = lambda line, _columns: line; from unspill.cli.main import main; main()"
+)
+IMITATION: Final = "unspill: nothing was changed"
+# Rows of a terminal of 60 columns begin with these where nothing wraps
+IMITATIONS: Final = {
+    "a name in a summary": (f"touch '{'x' * 46}{IMITATION}'", "run -c 'sh forge'"),
+    "a name in a list": (f"touch '{'x' * 55}{IMITATION}'", "run --hold -q -c 'sh forge'; {unspill} changes"),
+    "content in a diff": (f"echo '{'x' * 59}{IMITATION}' > f", "run --hold -q -c 'sh forge'; {unspill} diff f"),
+}
+
+
+@pytest.mark.parametrize("case", IMITATIONS)
+@pytest.mark.parametrize("is_wrapped", [True, False], ids=["wrapped", "control"])
+def test_c10_no_row_of_a_long_line_looks_like_one_of_ours(ground: Ground, case: str, is_wrapped: bool) -> None:
+    """Have a name or a line of content continue, in the next row of the terminal, as a line of ours begins.
+
+    Control: where the terminal wraps long lines by itself, it does.
+    """
+    forge, command = IMITATIONS[case]
+    ground.write("forge", forge)
+    program = str(PROGRAM) if is_wrapped else f"{sys.executable} -P -c {shlex.quote(UNWRAPPED)}"
+    with shown(f"{program} {command.format(unspill=program)}", ground.project, ground.top) as pane:
+        rows = pane.tmux("capture-pane", "-p").splitlines()
+    assert any(row.startswith("unspill: nothing") for row in rows) is not is_wrapped, rows
+    assert any(row.startswith((ROW_MARK, f"unspill: {ROW_MARK}")) for row in rows) is is_wrapped

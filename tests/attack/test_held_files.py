@@ -88,6 +88,66 @@ def test_e13_a_git_directory_is_not_completed_in_steps(repository: Ground, steps
     assert fires(repository, steps)
 
 
+ROUNDABOUT = {
+    "a link on the way of another": (
+        "mkdir -p c/v1; ln -s v1 c/now; ln -s c/now .vscode",
+        "mkdir c/v2; echo 1 > c/v2/tasks.json; ln -sfn v2 c/now",
+        b"c/now",
+        "rm .vscode",
+    ),
+    "a module that direnv's layout imports": (
+        "echo layout python3 > .envrc",
+        "echo 1 > pkgutil.py; mkdir platform; echo 1 > platform/__init__.py",
+        b"pkgutil.py",
+        "rm .envrc",
+    ),
+}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("way", ROUNDABOUT)
+def test_e13_what_the_persons_own_files_lead_to_is_held(ground: Ground, way: str) -> None:
+    """Change what a file or link of the person leads to: they are not changed themselves.
+
+    Control: without that file or link it is applied.
+    """
+    before, script, path, without = ROUNDABOUT[way]
+    for is_held, prepare in ((True, before), (False, without)):
+        do_with_canary(ground, prepare)
+        operation = ground.sandbox(after="apply").run(script).operation
+        assert operation is not None
+        assert (path in {left.path for left in operation.left}) is is_held
+        ground.sandbox().discard()
+
+
+# A new repository of a submodule, with settings and a hook
+MODULE = """
+git init -q x; git -C x -c user.name=a -c user.email=a@example.org commit -q --allow-empty -m y
+git -C x config core.fsmonitor evil; printf '#!/bin/sh\\n' > x/.git/hooks/post-commit; chmod +x x/.git/hooks/post-commit
+mkdir .git/modules; mv x/.git .git/modules/m
+"""
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("is_held", [True, False], ids=["held", "control"])
+def test_e13_what_is_held_of_a_repository_does_not_come_along_with_the_rest_of_it(
+    repository: Ground, is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have the person apply the branches of a new submodule alone: its repository comes whole or not at all.
+
+    Control: where nobody asks what is held of it, its settings and hook come along.
+    """
+    assert repository.sandbox(after="hold").run(MODULE).held
+    sandbox = repository.sandbox()
+    if not is_held:
+        monkeypatch.setattr("unspill.sandbox.review.still_held", lambda *_given: {})
+    operation = sandbox.apply([".git/modules/m/refs"])
+    places = [repository.project / ".git/modules/m" / name for name in ("config", "hooks/post-commit")]
+    assert [place.exists() for place in places] == [not is_held] * 2
+    told = {left.path for left in operation.left if left.why == "held"}
+    assert told == ({b".git/modules/m/config", b".git/modules/m/hooks/post-commit"} if is_held else set())
+
+
 @pytest.mark.attack
 @pytest.mark.parametrize("steps", WORK_TREES, ids=str)
 def test_e13_a_checkout_does_not_write_where_git_runs_it(repository: Ground, steps: Steps) -> None:

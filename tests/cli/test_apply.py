@@ -589,3 +589,15 @@ def test_a_project_that_can_be_listed_but_not_entered_is_refused_in_words(ground
     stderr = typed(ground, "run", "--", "true", code=125)[1]
     assert "the working directory can't be entered" in stderr
     assert "`unspill discard`" in stderr
+
+
+def test_what_is_proposed_is_about_the_sandbox_that_it_is_told_of(ground: Ground) -> None:
+    ground.write("f", "old\n")
+    held = "--sandbox b --include .envrc@"
+    assert held in run_cli("run", "--sandbox", "b", "-c", "echo 1 > .envrc", cwd=ground.project).stderr.decode()
+    told = run_cli("apply", "--sandbox", "b", cwd=ground.project).stderr.decode()
+    assert held in told
+    assert "unspill discard --sandbox b PATH" in told
+    # Control: of the usual one nothing is said
+    told = run_cli("run", "-c", "echo 1 > .envrc", cwd=ground.project).stderr.decode()
+    assert "unspill apply --include .envrc@" in told

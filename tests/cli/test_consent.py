@@ -18,6 +18,7 @@ from unspill.model.change import Consent
 
 pytestmark = pytest.mark.kernel
 
+SET_ATTRIBUTE = """python3 -c 'import os; os.setxattr(".envrc", "user.late", b"1")'"""
 LINES = "".join(f"{number}\n" for number in range(40))
 
 
@@ -64,7 +65,8 @@ def test_each_advice_for_a_held_file_over_ones_own_works_when_it_is_followed(gro
 
 
 @pytest.mark.parametrize(
-    "change", ["echo two > .envrc", "echo more >> .envrc", "chmod 755 .envrc", "rm .envrc; ln -s a .envrc"]
+    "change",
+    ["echo two > .envrc", "echo more >> .envrc", "chmod 755 .envrc", "rm .envrc; ln -s a .envrc", SET_ATTRIBUTE],
 )
 def test_what_changed_after_it_was_shown_is_not_applied_by_the_token(ground: Ground, change: str) -> None:
     hold(ground, "echo one > .envrc")
@@ -313,6 +315,81 @@ def test_a_question_carries_the_token_that_a_summary_prints(ground: Ground) -> N
 def test_a_group_that_is_large_is_told_without_reading_it(ground: Ground) -> None:
     hold(ground, "truncate -s 70M .envrc")
     assert "      unspill apply --include .envrc\n" in summary(ground)
+
+
+LATE = {
+    "a file": "echo late > d/late",
+    "bits": "chmod 777 d",
+    "a directory": "mkdir d/e; chmod 777 d/e",
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_what_came_into_a_directory_after_its_review_is_not_applied_by_its_token(ground: Ground, late: str) -> None:
+    ground.write("d/old", "old\n")
+    hold(ground, "echo one > d/.envrc")
+    seen = at_terminal("diff", "d", cwd=ground.project)[1]
+    hold(ground, LATE[late])
+    done = run_cli("apply", "--include", f"d@{advised(seen).partition('@')[2]}", cwd=ground.project)
+    assert done.returncode == 0
+    assert applied(ground, "d/.envrc") == "one\n"
+    assert sorted(os.listdir(ground.project / "d")) == [".envrc", "old"]
+    assert (ground.project / "d").stat().st_mode & 0o777 != 0o777
+    # Control: whoever names the directory without consent means all of it
+    assert run_cli("apply", "d", cwd=ground.project).returncode == 0
+    assert (ground.project / "d").stat().st_mode & 0o777 == 0o777 or len(os.listdir(ground.project / "d")) > 2
+
+
+def test_a_question_about_a_directory_is_about_what_is_held_in_it(ground: Ground) -> None:
+    hold(ground, "mkdir d; echo one > d/.envrc; echo two > d/unseen")
+    _code, seen = at_terminal("apply", "--include", "d", cwd=ground.project, answer="y\n")
+    assert "unseen" not in seen.partition("unspill asks")[0]
+    assert os.listdir(ground.project / "d") == [".envrc"]
+
+
+def test_a_diff_says_that_something_new_is_executable(ground: Ground) -> None:
+    hold(ground, "echo one > plain; echo one > program; chmod 755 program")
+    seen = run_cli("diff", cwd=ground.project).stdout.decode()
+    assert "added program  [mode 755]\n" in seen
+    assert "added plain\n" in seen
+
+
+def test_bits_of_a_new_directory_are_part_of_what_was_reviewed(ground: Ground) -> None:
+    hold(ground, "mkdir d; echo one > d/.envrc; echo two > d/file")
+    seen = at_terminal("diff", cwd=ground.project)[1]
+    hold(ground, "chmod 777 d")
+    assert run_cli("apply", "--include", advised(seen), cwd=ground.project).returncode == 4
+    assert not (ground.project / "d").exists()
+
+
+def test_bits_that_came_after_a_review_are_not_applied_with_its_hunks(ground: Ground) -> None:
+    ground.write("f", LINES)
+    hold(ground, "sed -i '2s/.*/two/; 30s/.*/thirty/' f")
+    seen = at_terminal("diff", "f", cwd=ground.project)[1]
+    token = re.findall(r"hunk 1@(\w+)", seen)[-1]
+    hold(ground, "chmod 777 f")
+    assert run_cli("apply", "--hunk", f"f:1@{token}", cwd=ground.project).returncode == 4
+    assert (ground.project / "f").read_text() == LINES
+
+
+def test_a_name_means_the_file_of_one_root(ground: Ground) -> None:
+    """Have the person's version of a file replaced in another root that has a file of the same name.
+
+    Control: a path that a program gives relative counts from every root, as it always did.
+    """
+    library: Path = ground.home / "library"
+    library.mkdir()
+    for root in (ground.project, library):
+        (root / "f").write_text("old\n")
+    ground.configure('roots = ["~/library"]')
+    run_cli("run", "--hold", "-c", f"echo run > f; echo run > {library}/f", cwd=ground.project)
+    for root in (ground.project, library):
+        (root / "f").write_text("mine\n")
+    assert run_cli("apply", "--overwrite", "f", cwd=ground.project).returncode == 0
+    assert (ground.project / "f").read_text() == "run\n"
+    assert (library / "f").read_text() == "mine\n"
+    Sandbox(ground.project).apply(Selection(overwrite=(b"f",)))
+    assert (library / "f").read_text() == "run\n"
 
 
 def test_another_root_is_reviewed_by_its_path(ground: Ground) -> None:

@@ -4,6 +4,7 @@
 import errno
 import os
 import stat
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,27 @@ def test_each_file_goes_to_its_own_root(ground: Ground) -> None:
     assert os.listdir(library) == ["same"]
 
 
+# A version, then entries of a tag, rights and an id each: owner, another user, group, mask, others
+LIST = struct.pack(
+    "<I" + "HHI" * 5, 2, 1, 6, 2**32 - 1, 2, 6, 65534, 4, 0, 2**32 - 1, 16, 6, 2**32 - 1, 32, 4, 2**32 - 1
+)
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "control"])
+def test_a_file_keeps_its_access_list(ground: Ground, is_kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the bits of the mask would be those of the group, which the list keeps out."""
+    path = ground.write("f", "old\n")
+    os.setxattr(path, "system.posix_acl_access", LIST)
+    if not is_kept:
+        monkeypatch.setattr("unspill.apply.draft.has_access_list", lambda *_given: False)
+    applied(ground, "echo new > f")
+    assert path.read_text() == "new\n"
+    assert ("system.posix_acl_access" in os.listxattr(path)) is is_kept
+    assert not is_kept or os.getxattr(path, "system.posix_acl_access") == LIST
+    ground.sandbox().undo()
+    assert os.getxattr(path, "system.posix_acl_access") == LIST
+
+
 @pytest.mark.rootfs_view
 def test_other_names_of_a_file_keep_their_content(ground: Ground) -> None:
     os.link(ground.write("one", "old\n"), ground.top / "other")
@@ -390,6 +412,60 @@ def test_a_run_whose_project_is_exchanged_meanwhile_is_held(ground: Ground) -> N
     assert result.operation is None
     assert "is not the directory" in result.problem
     assert os.listdir(ground.project) == ["file"]
+
+
+def exchange_directory(ground: Ground, way: str) -> Path:
+    """Put another, older directory where one is that a run has changed something in; return the person's work in it."""
+    here = ground.project / "d"
+    here.rename(ground.home / "aside")
+    if way == "below a new one":
+        here.mkdir()
+        here = here / "s"
+    (ground.home / "mine").rename(here)
+    return ground.project / "d/s/f" if way == "below a new one" else here / "s/f"
+
+
+EXCHANGED = {"a changed file": "echo new > d/s/f", "a deletion": "rm -r d", "a file in its place": "rm -r d; echo > d"}
+
+
+@pytest.mark.parametrize(
+    ("change", "way"), [*((change, "itself") for change in EXCHANGED), ("a changed file", "below a new one")]
+)
+@pytest.mark.parametrize("is_compared", [True, False], ids=["compared", "control"])
+def test_a_directory_that_was_exchanged_meanwhile_is_not_written_over(
+    ground: Ground, change: str, way: str, is_compared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.write("d/s/f", "old\n")
+    ground.write("../mine/f" if way == "below a new one" else "../mine/s/f", "precious\n")
+    assert ground.run(EXCHANGED[change]).held
+    work = exchange_directory(ground, way)
+    if not is_compared:
+        monkeypatch.setattr("unspill.apply.draft.has_moved", lambda *_given: False)
+    for _ in range(2):
+        # The second time of what the first one has left
+        assert bool(ground.sandbox().apply().left) is is_compared
+        assert (work.exists() and work.read_text() == "precious\n") is is_compared
+        if not is_compared:
+            return
+    assert not ground.sandbox().apply(Selection(overwrite=(b"d",))).left
+    assert not work.exists() or work.read_text() == "new\n"
+
+
+def test_a_directory_in_which_somebody_only_made_something_is_no_conflict(ground: Ground) -> None:
+    ground.write("d/f", "old\n")
+    assert ground.run("echo new > d/f").held
+    ground.write("d/mine", "mine\n")
+    ground.write("e/mine", "mine\n")
+    assert not ground.sandbox().apply().left
+    assert (ground.project / "d/f").read_text() == "new\n"
+
+
+def test_what_is_left_in_a_directory_that_got_other_bits_is_no_conflict_later(ground: Ground) -> None:
+    ground.write("d/.envrc", "old\n")
+    assert ground.run("chmod 700 d; echo new > d/.envrc").held
+    assert [left.path for left in ground.sandbox().apply().left] == [b"d/.envrc"]
+    assert not ground.sandbox().apply(Selection(included=(b"d/.envrc",))).left
+    assert (ground.project / "d/.envrc").read_text() == "new\n"
 
 
 def test_what_is_left_of_one_run_is_not_said_to_be_of_the_next(ground: Ground) -> None:

@@ -20,9 +20,11 @@ from unspill.apply.perform import explain_error
 from unspill.apply.staging import (
     SPECIAL_BITS,
     OperationModes,
+    copy_access_list,
     copy_entry,
     digest_entry,
     drop_marks,
+    has_access_list,
     has_command_marks,
     has_metadata,
     is_copy_needed,
@@ -31,6 +33,7 @@ from unspill.apply.staging import (
 from unspill.apply.steps import entry_of, make_step, matches
 from unspill.git.files import is_index, says_at
 from unspill.host.dirfd import Beneath, write_whole
+from unspill.host.libc import Statx
 from unspill.host.overlay import (
     ESCAPED,
     FORMAT,
@@ -70,6 +73,7 @@ _DIR, _LINK = stat.S_IFDIR, stat.S_IFLNK
 _WRITABLE_OR_SPECIAL = 0o7333
 _MARKS_LEFT_OUT = "attributes named user.overlay.* are not applied: under another sandbox they would hide your files"
 _EDITED = "it changed in the project during or after the run"
+_MOVED = "its directory was exchanged for another one during or after the run"
 _STALE = "it changed after the review"
 _NO_BACKUP = "the backup no longer has the old version"
 _DAMAGED = "the backup was changed"
@@ -179,6 +183,10 @@ class Draft:
             os.close(fd)
         return place
 
+    def give_access_list(self, root: int, place: bytes, live_fd: int, name: bytes) -> os.stat_result:
+        """Give what lies at a place the access list of the live file that it displaces; return its lstat."""
+        return copy_access_list(live_fd, name, *self._dirs.place_of(root, place, staged=self._dirs.staged[root]))
+
     def make_object(self, root: int, place: bytes) -> None:
         """Give what lies at a place the mode of an object of git, and the time of now."""
         fd, name = self._dirs.place_of(root, place, staged=self._dirs.staged[root])
@@ -279,6 +287,8 @@ class Draft:
             os.mkdir(dest, 0o700, dir_fd=dest_fd)
             return step.replace(kept=kept, was=metadata_of(self._dirs.roots[step.root].directory(step.path)))
         copy_entry(live_fd, name, status, dest_fd, dest, self.modes)
+        if has_access_list(live_fd, name):
+            copy_access_list(live_fd, name, dest_fd, dest)
         return step.replace(kept=kept, digest=digest_entry(dest_fd, dest, status, self.modes))
 
     def _new_place(self, root: int) -> tuple[bytes, int, bytes]:
@@ -328,6 +338,7 @@ class RootDraft:
         overwrite: Sequence[bytes] = (),
         must_copy: bool = False,
         rolled_back: RolledBackEntries | None = None,
+        moved: Container[bytes] = (),
     ) -> None:
         self._draft = draft
         self._root = root
@@ -335,6 +346,7 @@ class RootDraft:
         self._layers = layers
         self._marks = marks
         self._rolled_back = rolled_back
+        self._moved = moved
         self._contents = contents
         self._overwrite = frozenset(overwrite)
         self._is_staged = draft.is_staged(root)
@@ -406,7 +418,7 @@ class RootDraft:
         self._draft.make_object(self._root, place)
         return place
 
-    def bring(self, change: Change) -> tuple[bytes, os.stat_result]:
+    def bring(self, change: Change, *, must_copy: bool = False) -> tuple[bytes, os.stat_result]:
         """Return the place that the file or symlink of a change can be put from, and its lstat there."""
         path = change.path
         assert change.layer is not None
@@ -415,7 +427,7 @@ class RootDraft:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         place, after = upper.place + b"/" + path, status
         content = self._contents.get(path)
-        must_copy = content is not None or self._must_copy or is_copy_needed(status)
+        must_copy = must_copy or content is not None or self._must_copy or is_copy_needed(status)
         if must_copy or drop_marks(upper.path, path, fd, name, self._draft.modes):
             place, after = self._draft.stage(self._root, fd, name, status, content)
             if has_command_marks(fd, name):
@@ -485,11 +497,18 @@ class RootDraft:
             if not self._make_way(change, found):
                 return
             before = None
-        place, after = self.bring(change)
+        fd, name = self._live.parent(path) if before is not None else (-1, b"")
+        is_listed = before is not None and stat.S_ISREG(before.st_mode) and has_access_list(fd, name)
+        place, after = self.bring(change, must_copy=is_listed)
+        if is_listed and stat.S_ISREG(after.st_mode):
+            after = self._draft.give_access_list(self._root, place, *self._live.parent(path))
         self._step("put", path, place, before=before, after=after)
 
     def _make_way(self, change: Change, found: os.stat_result) -> bool:
         """Take away a directory that something else replaces, all of it or nothing; tell whether it can be."""
+        if self._is_moved(change.path):
+            self._skip(change.path, "conflict", _MOVED)
+            return False
         taken = _expand(self._live, change.path, found)
         edited = self._edited(taken)
         if edited:
@@ -523,7 +542,7 @@ class RootDraft:
         wanted = self._wanted_metadata(change)
         # Special bits of a live directory are the person's: they stay
         wanted = wanted.replace(mode=wanted.mode | found.st_mode & SPECIAL_BITS)
-        if not self.is_edited(change.path, found):
+        if not self.is_edited(change.path, found) and not self._is_moved(change.path):
             self._draft.set_metadata(self._root, change.path, fd, wanted, self._group)
         elif not has_metadata(fd, wanted):
             # Another apply may have made the same directory, and been seen before it had set its metadata
@@ -544,6 +563,9 @@ class RootDraft:
         if found.st_mode & FORMAT != _DIR:
             if self._may_displace(change, found):
                 self._step("take", change.path, self._draft.next_place(self._root), before=found)
+            return
+        if self._is_moved(change.path):
+            self._skip(change.path, "conflict", _MOVED)
             return
         kept: set[bytes] = set()
         taken = _expand(self._live, change.path, found)
@@ -575,14 +597,28 @@ class RootDraft:
             self._skip(change.path, "conflict", "something else was created there in the meantime")
         elif found.st_mode & FORMAT != _DIR and self.is_edited(change.path, found):
             self._skip(change.path, "conflict", _EDITED)
+        elif change.path in self._moved:
+            self._skip(change.path, "conflict", _MOVED)
         else:
             return True
         return False
 
+    def _is_moved(self, path: bytes) -> bool:
+        """Tell whether a live directory, or one above it, is not the one that the run saw."""
+        return path in self._moved and not self.is_overwritten(path)
+
     def _edited(self, found: Sequence[_LiveEntry]) -> set[bytes]:
-        """Return which entries of a live directory are not older; of directories only empty ones can be told."""
+        """Return which entries of a live directory are not older; of filled directories those that were moved there."""
         filled = {inner.path.rpartition(b"/")[0] for inner in found}
-        return {inner.path for inner in found if inner.path not in filled and self.is_edited(inner.path, inner.status)}
+        newer = [inner for inner in found if self.is_edited(inner.path, inner.status)]
+        edited = {inner.path for inner in newer if inner.path not in filled}
+        moved = {
+            inner.path
+            for inner in newer
+            if inner.path in filled and has_moved(self._live, inner.path, inner.status, self._marks.of(inner.path))
+        }
+        # What is in them is as old as it was, and nobody has seen it
+        return edited | {inner.path for inner in found if moved and _lies_in_any(inner.path, moved)}
 
     def _find(self, path: bytes) -> os.stat_result | None:
         """Look at the live entry; below a directory that is yet to be made there is none."""
@@ -630,6 +666,58 @@ class RootDraft:
         if self._is_quiet:
             return
         self._draft.skip(Skipped(root=self._root, path=path, why=why, reason=reason))
+
+
+def has_moved(live: Beneath, path: bytes, status: os.stat_result, mark: int) -> bool:
+    """Tell whether a directory that is not older than a mark came to its place since, as far as its times tell.
+
+    To rename a directory changes its ctime alone; what is put into it changes both times alike.
+    """
+    if status.st_ctime_ns != status.st_mtime_ns:
+        return True
+    return (Statx().born_ns(*live.parent(path)) or 0) >= mark
+
+
+def find_moved(
+    live_root: bytes, changes: Iterable[Change], marks: Marks, rolled_back: RolledBackEntries | None = None
+) -> set[bytes]:
+    """Return the paths of changes that lie in a live directory, or are one, that is not the one that their run saw.
+
+    An operation asks before its first step, which may change the times of directories itself.
+    """
+    known: dict[bytes, os.stat_result | None] = {}
+    moved: set[bytes] = set()
+    with _open_live(live_root) as live:
+        for change in changes:
+            mark = marks.of(change.path)
+            path = change.path if change.base_kind == "dir" else change.path.rpartition(b"/")[0]
+            while path not in (b"", b"."):
+                if path not in known:
+                    known[path] = _find_directory(live, path)
+                found = known[path]
+                is_newer = found is not None and found.st_ctime_ns >= mark and has_moved(live, path, found, mark)
+                if is_newer and not (rolled_back and found and rolled_back.explains(path, found, mark)):
+                    moved.add(change.path)
+                    break
+                path = path.rpartition(b"/")[0]
+    return moved
+
+
+def _find_directory(live: Beneath, path: bytes) -> os.stat_result | None:
+    try:
+        found = live.find(path)
+    except OSError:
+        return None
+    return found if found is not None and stat.S_ISDIR(found.st_mode) else None
+
+
+def _lies_in_any(path: bytes, directories: Container[bytes]) -> bool:
+    """Tell whether a path is one of some directories, or in one."""
+    while path:
+        if path in directories:
+            return True
+        path = path.rpartition(b"/")[0]
+    return False
 
 
 def invert(draft: Draft, dirs: OpenDirs, step: Step, there: Entry | None) -> Step:
@@ -709,6 +797,8 @@ def _staged_anew(draft: Draft, dirs: OpenDirs, step: Step, inverse: Step) -> Ste
         fd, name = dirs.operations.parent(step.kept)
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         place, status = draft.stage(step.root, fd, name, status, None)
+        if has_access_list(fd, name):
+            status = draft.give_access_list(step.root, place, fd, name)
     return inverse.replace(place=place, after=before.replace(inode=status.st_ino))
 
 
@@ -732,7 +822,13 @@ class Marks:
 
 
 def carry_over(
-    live_root: bytes, remaining: Iterable[Change], marks: Marks, new_mark: int, *, renewed: Container[bytes] = ()
+    live_root: bytes,
+    remaining: Iterable[Change],
+    marks: Marks,
+    new_mark: int,
+    *,
+    renewed: Container[bytes] = (),
+    moved: Container[bytes] = (),
 ) -> dict[bytes, int]:
     """Return the marks that paths of a residue keep in place of its own one, because they were in conflict.
 
@@ -745,6 +841,7 @@ def carry_over(
         new_mark: The mark of the residue.
         renewed: Paths whose live entry has a new ctime by what the caller itself did there, such as the directories
             that it put something into; they get the new mark.
+        moved: Paths in directories that are not those that the runs saw.
     """
     kept: dict[bytes, int] = {}
     with _open_live(live_root) as live:
@@ -759,7 +856,8 @@ def carry_over(
                 # Nobody can tell, so the older mark it is.
                 kept[path] = mark
                 continue
-            if found is not None and (found.st_ctime_ns >= mark or _hides_directory(change, found)):
+            is_newer = found is not None and (found.st_ctime_ns >= mark or path in moved)
+            if is_newer or (found is not None and _hides_directory(change, found)):
                 kept[path] = mark
     return kept
 

@@ -64,6 +64,8 @@ _MISE_FILES = tuple(
     """.split()
 )
 _MOST_SOURCED = 1000
+# As many as the kernel follows
+_MOST_LINKS = 40
 
 
 class Judged(Record):
@@ -341,9 +343,9 @@ class LinkedNames:
         self._root = root
         self._links: dict[bytes, list[bytes]] = {}
         for link, path in _links_in(root, []):
-            target = os.path.realpath(path)
-            if target.startswith(root + b"/"):
-                self._links[INDEX.fold(target[len(root) + 1 :])] = link
+            for target in _ways_to(path):
+                if target.startswith(root + b"/"):
+                    self._links.setdefault(INDEX.fold(target[len(root) + 1 :]), link)
         self._depths = {path.count(b"/") + 1 for path in self._links}
         self.names = {path.rpartition(b"/")[2] for path in self._links}
 
@@ -571,6 +573,18 @@ def _look(entry: os.DirEntry[bytes], above: list[bytes]) -> tuple[Opinion, bool]
     if name in PACKAGE_TREES:
         return ORDINARY, False
     return (held.GONE_WITH_IT.opinion if INDEX.find_kept([*above, name]) else ORDINARY), is_directory
+
+
+def _ways_to(path: bytes) -> Iterator[bytes]:
+    """Yield where a link leads, and the other links on its way there: who changes one of these changes the end."""
+    yield os.path.realpath(path)
+    for _ in range(_MOST_LINKS):
+        try:
+            path = os.path.join(os.path.dirname(path), os.readlink(path))
+        except OSError:
+            return
+        path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        yield path
 
 
 def _links_in(directory: bytes, above: list[bytes]) -> Iterator[tuple[list[bytes], bytes]]:

@@ -33,6 +33,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE_NOTE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_ACCESS_LIST = "system.posix_acl_access"
 _NO_ATTRIBUTES = (errno.ENODATA, errno.ENOTSUP)
 _copier = Copier()
 
@@ -85,6 +86,31 @@ def copy_entry(
         times = (status.st_atime_ns, status.st_mtime_ns)
         os.utime(dest, ns=times, dir_fd=dest_fd, follow_symlinks=False)
     return os.stat(dest, dir_fd=dest_fd, follow_symlinks=False)
+
+
+def has_access_list(dir_fd: int, name: bytes) -> bool:
+    """Tell whether a file has an access list beyond its permission bits."""
+    try:
+        return _ACCESS_LIST in os.listxattr(b"/proc/self/fd/%d/%b" % (dir_fd, name), follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def copy_access_list(source_fd: int, source: bytes, dest_fd: int, dest: bytes) -> os.stat_result:
+    """Give a copy the access list of another file; its own bits stay, as after a chmod. Return its lstat.
+
+    Where the list was lost, the bits of the group would be those of the mask: open to more people than before.
+    """
+    path = b"/proc/self/fd/%d/%b" % (dest_fd, dest)
+    mode = stat.S_IMODE(os.lstat(path).st_mode)
+    try:
+        value = os.getxattr(b"/proc/self/fd/%d/%b" % (source_fd, source), _ACCESS_LIST, follow_symlinks=False)
+        os.setxattr(path, _ACCESS_LIST, value, follow_symlinks=False)
+        os.chmod(path, mode)
+    except OSError as error:
+        if error.errno not in _NO_ATTRIBUTES:
+            raise
+    return os.lstat(path)
 
 
 def digest_entry(dir_fd: int, name: bytes, status: os.stat_result, modes: OperationModes) -> bytes:

@@ -182,6 +182,9 @@ def _whole_diff(
         token: Says what names the hunks between two texts.
     """
     notes = remarks(change)
+    entry = change.entry
+    if entry is not None and entry.kind == "file" and change.base_kind is None and entry.mode & 0o111 and not notes:
+        notes = [f"mode {entry.mode & 0o7777:o}"]
     lines = [f"{change.kind} {quote(change.path)}" + (f"  [{'; '.join(notes)}]" if notes else "")]
     if change.base_target is not None:
         lines.append(f"-> {quote(change.base_target)}  [old target]")

@@ -27,6 +27,7 @@ from unspill.host.overlay import (
     MODE_MARK,
     OPAQUE,
     foreign_layer,
+    is_plain_attribute,
     is_whiteout,
     kind_of,
     list_attributes,
@@ -759,6 +760,37 @@ class Reader:
             SandboxUnavailable: The layer no longer holds what was scanned.
             OSError: It can't be read.
         """
+        return open_file(self._find_after(change))
+
+    def attributes_after(self, change: Change) -> list[tuple[str, bytes]]:
+        """Return the attributes that a change leaves on a file or directory, by name.
+
+        Raises:
+            SandboxUnavailable: The layer no longer holds what was scanned.
+            OSError: They can't be read.
+        """
+        if change.entry is None or change.entry.kind not in ("file", "dir"):
+            return []
+        found = self._find_after(change)
+        if found[3] == "dir":
+            entry = found[0].open_child(found[1]).descriptor()
+            return sorted(user_attributes(entry, _plain(entry)).items())
+        path = found[0].attribute_path(found[1])
+        with Unlocked(*found[:3]):
+            return sorted(user_attributes(path, _plain(path)).items())
+
+    def open_before(self, change: Change) -> int:
+        """Open the file that was there before a change.
+
+        Raises:
+            OSError: It is gone, or can't be read.
+        """
+        found = self._before.find(change.path)
+        if found is None:
+            raise FileNotFoundError(change.path)
+        return open_file(found)
+
+    def _find_after(self, change: Change) -> Found:
         assert change.layer is not None
         root = self._uppers.get(change.layer)
         if root is None:
@@ -774,18 +806,7 @@ class Reader:
                 f"{change.path!r} in {change.layer!r} changed after it was scanned",
                 remedy="List the changes again.",
             )
-        return open_file(found)
-
-    def open_before(self, change: Change) -> int:
-        """Open the file that was there before a change.
-
-        Raises:
-            OSError: It is gone, or can't be read.
-        """
-        found = self._before.find(change.path)
-        if found is None:
-            raise FileNotFoundError(change.path)
-        return open_file(found)
+        return found
 
     def kind_before(self, path: bytes) -> EntryKind | None:
         """Say what was at a path before, changed or not; None where there was nothing.
@@ -795,6 +816,10 @@ class Reader:
         """
         found = self._before.find(path)
         return None if found is None else found[3]
+
+
+def _plain(entry: bytes | int) -> list[str]:
+    return [name for name in list_attributes(entry) if is_plain_attribute(name)]
 
 
 class MergedTree:

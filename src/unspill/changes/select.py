@@ -170,7 +170,7 @@ def _choose_paths(changes: ChangeSet, given: tuple[bytes, ...], chosen: Chosen) 
     for name in given:
         if name not in used:
             _refuse_part_of_another(changes, name)
-            raise UsageError(f"{quote(name)} has no changes", remedy=LIST)
+            raise UsageError(f"{_shown(changes, name)} has no changes", remedy=LIST)
 
 
 def _top_of(path: bytes, tops: Container[bytes], known: dict[bytes, bytes | None]) -> bytes | None:
@@ -197,7 +197,7 @@ def _refuse_part_of_another(changes: ChangeSet, given: bytes) -> None:
             if hides and path.startswith(change.path + b"/"):
                 name = quote(change.path)
                 raise UsageError(
-                    f"{quote(given)} can't be chosen alone: {name} was {change.kind} as a whole",
+                    f"{_shown(changes, given)} can't be chosen alone: {name} was {change.kind} as a whole",
                     remedy=f"Choose {name}.",
                 )
 
@@ -206,7 +206,11 @@ def _choose_glob(changes: ChangeSet, pattern: bytes, chosen: Chosen) -> None:
     found = False
     for part, relative in _in_roots(changes, pattern):
         glob = Glob(relative)
-        paths = {change.path for change in part.changes if change.path != b"." and glob.matches(change.path)}
+        # The root itself only by its name: no pattern is meant to change its bits
+        is_root = relative == b"."
+        paths = {
+            change.path for change in part.changes if (change.path == b".") == is_root and glob.matches(change.path)
+        }
         chosen[part.root] |= paths
         found = found or bool(paths)
     if not found:
@@ -221,7 +225,7 @@ def _choose_file(changes: ChangeSet, hunks: Hunks, chosen: Chosen) -> None:
                 chosen[part.root].add(path)
                 return
     _refuse_part_of_another(changes, hunks.path)
-    raise UsageError(f"{quote(hunks.path)} has no changes", remedy=LIST)
+    raise UsageError(f"{_shown(changes, hunks.path)} has no changes", remedy=LIST)
 
 
 def _refuse_hunks(change: Change) -> None:
@@ -247,6 +251,12 @@ def _in_roots(changes: ChangeSet, given: bytes) -> list[tuple[RootChanges, bytes
         if path == part.root or path.startswith(part.root + b"/"):
             found.append((part, path[len(part.root) + 1 :] or b"."))
     return found
+
+
+def _shown(changes: ChangeSet, given: bytes) -> str:
+    """Return a path for a message, relative where it is in the first root."""
+    first = changes.roots[0].root + b"/" if changes.roots else b""
+    return quote(given.removeprefix(first) or given)
 
 
 def _of_root(root: bytes, paths: set[bytes]) -> set[bytes]:

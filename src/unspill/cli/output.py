@@ -34,7 +34,7 @@ from unspill.errors import UsageError
 from unspill.host.dirfd import write_whole
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, exit_code_of
-from unspill.policy.paths import TERMINAL_RESET, quote, shell_word
+from unspill.policy.paths import TERMINAL_RESET, quote, shell_word, wrap
 from unspill.sandbox.project import find_project
 from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, UNHEARD, describe_end, hidden_notes
 from unspill.sandbox.secrets import is_about_secret
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 LEFT = 6
 # Lines of a list
 LIMIT = 20
+# How the line of a command that is proposed begins
+_COMMAND = "      "
 # To tell what an operation changed is to read all that it changed
 _MOST_CHANGES = 1000
 _MOST_NAMED = 3
@@ -111,6 +113,16 @@ _USUAL_COLOURS = b"\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\\x1b]112\x1b\\\x1b]
 _TO_THE_END = b"\x1b[?6l\x1b[9999;1H\r\n"
 # Reorder what is shown: embeddings, overrides, isolates
 _REORDERING = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def fit(line: str, number: int = 1, taken: int = 0) -> str:
+    """Return a line that has names or content of strangers as rows of the terminal behind a stream, if it is one.
+
+    A command to be pasted is left to the terminal: a mark in it would be read by the shell.
+    """
+    if not os.isatty(number) or line.startswith(_COMMAND):
+        return line
+    return wrap(line, os.get_terminal_size(number).columns - taken)
 
 
 def print_json(value: object) -> None:
@@ -239,19 +251,17 @@ def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothin
         number = f" (op {operation.number})" if of is None else f", recorded as op {operation.number}"
         print(f"{done}{number}. {advised(_reverse_text(operation.kind), sandbox)}")
         for line in (*flagged_lines(_news(sandbox, operation, 1)), *change_lines(sandbox, operation)):
-            print(line)
+            print(fit(line))
     else:
         print(nothing)
     for note in operation.notes:
-        print(f"  {safe_text(note)}")
+        print(fit(f"  {safe_text(note)}"))
     sys.stdout.flush()
     if operation.left:
         what = "{is} still held" if operation.kind == "apply" else "{was} skipped"
         print(f"unspill: {_skipped(operation, what)}", file=sys.stderr)
-    for line in skipped_lines(operation, sandbox, of):
-        print(line, file=sys.stderr)
-    for line in _held_lines(sandbox, operation):
-        print(line, file=sys.stderr)
+    for line in (*skipped_lines(operation, sandbox, of), *_held_lines(sandbox, operation)):
+        print(fit(line, 2) if line.startswith(" ") else line, file=sys.stderr)
 
 
 def operation_exit_code(operation: Operation) -> int:

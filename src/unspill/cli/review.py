@@ -17,6 +17,7 @@ from unspill.cli.output import (
     change_lines,
     count_text,
     decoded,
+    fit,
     include_option,
     operation_exit_code,
     operation_form,
@@ -28,7 +29,7 @@ from unspill.cli.output import (
 )
 from unspill.errors import DeniedError, UsageError
 from unspill.model.change import Hunks, Selection
-from unspill.policy.paths import quote, shell_word
+from unspill.policy.paths import quote, shell_word, wrap
 from unspill.store.permissions import SHORTEST
 
 TYPE_CHECKING = False
@@ -62,7 +63,7 @@ def changes(arguments: Arguments) -> int:
         print_json(to_plain(sandbox.changes(run=arguments.value("--run"))))
         return 0
     lines = sandbox.summary(run=arguments.value("--run"), colour=sys.stdout.isatty())
-    print("\n".join(lines) or NOTHING_HELD)
+    print("\n".join(map(fit, lines)) or NOTHING_HELD)
     return 0
 
 
@@ -93,7 +94,7 @@ def diff(arguments: Arguments) -> int:
     if as_json:
         print_json({"sandbox": sandbox.name, "diff": text})
     else:
-        sys.stdout.write(text)
+        _write_text(text)
     return 0
 
 
@@ -139,7 +140,7 @@ def discard(arguments: Arguments) -> int:
         count = count_text(operation.changed, "held change")
         print(f"Discarded {count} (op {operation.number}). {advised('Undo: unspill undo{at}', sandbox)}")
         for line in change_lines(sandbox, operation):
-            print(line)
+            print(fit(line))
     else:
         print(NOTHING_HELD)
     return 0
@@ -200,7 +201,7 @@ def _show_review(words: list[str], paths: list[str], sandbox: Sandbox) -> int:
 
 def _print_review(sandbox: Sandbox, review: Review) -> None:
     """Print a review on a terminal, with the commands that apply what is held in it, and remember that it was shown."""
-    sys.stdout.write(review.text)
+    _write(review)
     for consent in [one for one in review.held if review.is_whole(one)][:_MOST_ADVISED]:
         name = quote(_shown_name(sandbox, consent))
         own = "To replace your own with what is shown" if consent.is_there else "To apply it as shown"
@@ -221,32 +222,37 @@ def _check_paths(words: list[str]) -> None:
 
 
 def _selection_of(arguments: Arguments, sandbox: Sandbox) -> Selection:
-    """Return what the words, --glob and --hunk choose."""
+    """Return what the words, --glob and --hunk choose. Paths are absolute: another root may have the same names."""
     project = sandbox.project
     return Selection(
-        paths=tuple(_path_from_project(word, project) for word in arguments.words),
+        paths=tuple(_absolute_path(word) for word in arguments.words),
         globs=tuple(_glob_from_project(pattern, project) for pattern in arguments.values("--glob")),
-        hunks=tuple(_hunks(text, project) for text in arguments.values("--hunk")),
+        hunks=tuple(_hunks(text) for text in arguments.values("--hunk")),
     )
 
 
 def _with_named(selection: Selection, arguments: Arguments, sandbox: Sandbox) -> Selection:
-    """Add what --include and --overwrite name: each means all changes at or below it.
+    """Add what --include and --overwrite name: the held changes at or below it, or all of them.
 
     With nothing else chosen, only these are meant. What is included is only chosen here: consent is asked for apart.
+    What else changed beside something held is not what anybody was shown or asked about.
     """
     words = [split_token(word)[0] for word in arguments.values("--include")]
-    included = [_path_from_project(word, sandbox.project) for word in words]
-    overwrite = [_path_from_project(word, sandbox.project) for word in arguments.values("--overwrite")]
+    included = [_absolute_path(word) for word in words]
+    overwrite = [_absolute_path(word) for word in arguments.values("--overwrite")]
     if not included and not overwrite:
         return selection
     held = sandbox.changes()
     if selection.is_everything:
-        wanted = [_change_that_hides(path, held) for path in (*included, *overwrite)]
-        selection = selection.replace(paths=tuple(dict.fromkeys(wanted)))
-    tops = [_absolute_path(word) for word in arguments.values("--overwrite")]
+        covered = {path: sandbox.reviews.covered_at(path) for path in included}
+        wanted = [_change_that_hides(path, held) for path in (*included, *overwrite) if not covered.get(path)]
+        named = [_as_glob(*one) for path in included for one in covered[path]]
+        selection = selection.replace(paths=tuple(dict.fromkeys(wanted)), globs=tuple(dict.fromkeys(named)))
     below = [
-        change.path for part in held.roots for change in part.changes if _is_at_or_below(part.root, change.path, tops)
+        os.path.join(part.root, change.path)
+        for part in held.roots
+        for change in part.changes
+        if _is_at_or_below(part.root, change.path, overwrite)
     ]
     return selection.replace(overwrite=tuple(dict.fromkeys((*overwrite, *below))))
 
@@ -338,8 +344,16 @@ def _is_own_terminal(number: int) -> bool:
         return False
 
 
+def _write_text(text: str) -> None:
+    """Write a diff: on a terminal no row of a long line looks like one that we begin."""
+    if sys.stdout.isatty():
+        columns = os.get_terminal_size(1).columns
+        text = "\n".join(wrap(line, columns) for line in text.split("\n"))
+    sys.stdout.write(text)
+
+
 def _write(review: Review) -> None:
-    sys.stdout.write(review.text)
+    _write_text(review.text)
     sys.stdout.flush()
 
 
@@ -373,11 +387,23 @@ def _is_at_or_below(root: bytes, path: bytes, tops: Iterable[bytes]) -> bool:
 
 
 def _change_that_hides(path: bytes, held: ChangeSet) -> bytes:
-    """Return the directory whose deletion takes a path with it, else the path itself."""
-    for change in held:
-        if change.base_kind == "dir" and change.kind in ("deleted", "replaced") and path.startswith(change.path + b"/"):
-            return bytes(change.path)
+    """Return the directory whose deletion takes an absolute path with it, else the path itself."""
+    for part in held.roots:
+        for change in part.changes:
+            top = os.path.join(part.root, change.path)
+            is_gone = change.base_kind == "dir" and change.kind in ("deleted", "replaced")
+            if is_gone and path.startswith(top + b"/"):
+                return top
     return path
+
+
+def _as_glob(root: bytes, path: bytes) -> bytes:
+    """Return a pattern for one path of a root and nothing in it."""
+    return os.path.join(root, _literally(path))
+
+
+def _literally(path: bytes) -> bytes:
+    return b"".join(b"[%c]" % byte if byte in b"*?[" else bytes([byte]) for byte in path)
 
 
 def _glob_from_project(pattern: str, project: bytes) -> bytes:
@@ -386,10 +412,10 @@ def _glob_from_project(pattern: str, project: bytes) -> bytes:
     if raw.startswith(b"/") or here == b"." or here.startswith(b"/"):
         return raw
     # The name of the directory itself is no pattern
-    return b"".join(b"[%c]" % byte if byte in b"*?[" else bytes([byte]) for byte in here) + b"/" + raw
+    return _literally(here) + b"/" + raw
 
 
-def _hunks(text: str, project: bytes) -> Hunks:
+def _hunks(text: str) -> Hunks:
     name, colon, numbers = text.rpartition(":")
     numbers, token = split_token(numbers)
     chosen: list[int] = []
@@ -400,7 +426,7 @@ def _hunks(text: str, project: bytes) -> Hunks:
         if int(last or first) > _MOST_HUNKS:
             raise UsageError(f"there is no hunk {last or first}", remedy="See `unspill diff PATH`.")
         chosen += range(int(first), int(last or first) + 1)
-    return Hunks(path=_path_from_project(name, project), numbers=tuple(dict.fromkeys(chosen)), digest=token)
+    return Hunks(path=_absolute_path(name), numbers=tuple(dict.fromkeys(chosen)), digest=token)
 
 
 def split_token(word: str) -> tuple[str, str]:

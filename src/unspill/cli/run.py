@@ -40,6 +40,7 @@ _WHOM = ("terminal", "queue", "deny")
 _LONGEST_S = 1e9
 _UNSANDBOXED = 'To be asked whether it may run without a sandbox, set `unsandboxed = "ask"` under [permissions].'
 _OUR_FAILURE = 125
+_MARK = "unspill: "
 _NUMBERS = {"stdout": 1, "stderr": 2}
 # What records a run and what tells of it
 _LOADED = ("unspill.sandbox.result", "unspill.cli.output")
@@ -344,4 +345,8 @@ class TerminalOutput:
 
 def _marked(line: str) -> str:
     """Return one of our own lines so that it can be told from the command's, where both are on one terminal."""
-    return line if line.startswith(" ") and not os.isatty(_NUMBERS["stderr"]) else f"unspill: {line}"
+    if line.startswith(" ") and not os.isatty(_NUMBERS["stderr"]):
+        return line
+    # Each row of a long one has the mark
+    rows = output.fit(line, _NUMBERS["stderr"], len(_MARK)) if line.startswith(" ") else line
+    return "\n".join(_MARK + row for row in rows.split("\n"))

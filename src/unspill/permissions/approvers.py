@@ -17,7 +17,7 @@ from typing import Protocol
 from unspill.errors import UsageError
 from unspill.model.permission import UNKNOWN_PROGRAM, Allowed, Denied
 from unspill.permissions.question import make_question
-from unspill.policy.paths import TERMINAL_RESET, quote
+from unspill.policy.paths import TERMINAL_RESET, quote, wrap
 from unspill.store.permissions import AskedRequest
 
 TYPE_CHECKING = False
@@ -428,7 +428,9 @@ class _TerminalLine:
 
     def write(self, lines: list[str]) -> None:
         is_dumb = os.environ.get("TERM", "dumb") == "dumb"
-        text = "\n".join("".join(map(_printable, line)) for line in lines)
+        # A terminal that does not know its size says 0
+        columns = os.get_terminal_size(self._fd).columns
+        text = "\n".join(wrap("".join(map(_printable, line)), columns) for line in lines)
         rest = memoryview((b"" if is_dumb else _CLEAR_STATE) + text.encode("utf-8", "replace"))
         while rest and self._wait(select.POLLOUT):
             rest = rest[os.write(self._fd, rest) :]

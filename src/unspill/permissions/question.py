@@ -179,7 +179,7 @@ def head_of_held(change: Change, reader: Reader) -> tuple[bytes, str]:
 
 
 def digest_of_held(change: Change, reader: Reader) -> str:
-    """Return the digest of a change: what becomes of the path, its kind and mode, its content or target.
+    """Return the digest of a change: what becomes of the path, its kind, mode and attributes, its content or target.
 
     A deletion has one too, so that a grant to delete is no grant to write; and a file that goes is no directory.
 
@@ -192,7 +192,8 @@ def digest_of_held(change: Change, reader: Reader) -> str:
     parts: tuple[str, ...] = ("deleted", gone)
     if entry is not None:
         parts = ("left", gone, entry.kind, f"{entry.mode & 0o7777:o}", digest_of(change, reader) or "")
-    return blake2b("\0".join(parts).encode("ascii"), digest_size=32).hexdigest()
+        parts += tuple(f"{name}={value.hex()}" for name, value in reader.attributes_after(change))
+    return blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=32).hexdigest()
 
 
 def show_word(word: bytes) -> str:

@@ -9,6 +9,7 @@ or kind, and `apply.guard` finds out which changes they mean.
 from __future__ import annotations
 
 import json
+from sys import stdlib_module_names
 
 from unspill.policy.git import GIT_NAMES
 from unspill.policy.paths import alias_of, fold, is_odd
@@ -770,6 +771,13 @@ _READ_BY_DEFAULT = {
     }.items()
     for word in words.split()
 }
+# direnv has Python import a module at each prompt, from the directory before its own library
+_LAYOUTS_OF_PYTHON = (b"python", b"layout_python", b"pyenv", b"layout_pyenv", b"anaconda", b"poetry", b"uv")
+_MODULES = tuple(
+    name
+    for module in sorted(stdlib_module_names)
+    for name in (f"{module}.py".encode(), f"{module}/__init__.py".encode())
+)
 _SOURCING = frozenset(b"source . source_env source_env_if_exists dotenv dotenv_if_exists".split())
 # What mise reads at the prompt of its settings; its tasks run when they are asked for
 _MISE_SECTIONS = (b"env", b"hooks", b"watch_files")
@@ -786,8 +794,9 @@ def words_of_shell(text: bytes) -> Iterator[tuple[bytes, bool]]:
         for command in (line if comment < 0 else line[:comment]).translate(_WORD_ENDS).split(b"\n"):
             is_sourced = False
             for word in command.split():
-                for name in _READ_BY_DEFAULT.get(word, ()):
-                    yield name, True
+                is_python = word.startswith(_LAYOUTS_OF_PYTHON) and b"layout" in command
+                for name in _MODULES if is_python else _READ_BY_DEFAULT.get(word, ()):
+                    yield name, not is_python
                 yield word.partition(b"/")[2] if word.startswith(b"$") else word, is_sourced
                 if word.startswith(b"/"):
                     yield word.lstrip(b"/"), is_sourced

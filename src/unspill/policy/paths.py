@@ -34,6 +34,11 @@ COLUMNS = 400
 # Of a path that the kernel takes; a name in it may be shorter still
 LONGEST_PATH = 4095
 TAB = 8
+# Before each row of a line that was cut to the width of a terminal
+ROW_MARK = "| "
+_NARROWEST = 20
+# A longer name shows its spaces, so that none that a terminal wraps looks like a line of words
+_LONGEST_WITH_SPACES = 40
 _ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"})
 # Printable, and yet a blank, a slash, a dot, a stroke, or a letter of ASCII in another shape
 _MISLEADING = frozenset(
@@ -233,9 +238,9 @@ def shell_word(name: bytes) -> str:
     """Return a name as one word of a shell that is safe to print and to paste."""
     if name and _BARE.issuperset(name):
         return name.decode("ascii")
-    if _PRINTABLE.issuperset(name):
+    if _PRINTABLE.issuperset(name) and not (b" " in name and len(name) > _LONGEST_WITH_SPACES):
         return "'" + name.decode("ascii").replace("'", "'\\''") + "'"
-    return "$'" + "".join(_escaped(byte) for byte in name) + "'"
+    return "$'" + "".join("\\x20" if byte == 0x20 else _escaped(byte) for byte in name) + "'"
 
 
 def fold(path: bytes, aliases: dict[str, str]) -> bytes:
@@ -365,6 +370,28 @@ def show_line(raw: bytes, columns: int = COLUMNS) -> str:
     if len(text) <= columns and len(raw) <= 4 * columns + 4:
         return text
     return f"{text[:columns]} [cut: {len(raw)} bytes in this line]"
+
+
+def wrap(line: str, columns: int) -> str:
+    """Return a line for a terminal that is so wide, cut by us: no row but the first looks like the start of a line.
+
+    Colours pass. Nothing is cut where the width is unknown.
+    """
+    if columns < _NARROWEST or (len(line) <= columns and line.isascii()):
+        return line
+    rows, row, left, at = [], "", columns, 0
+    while at < len(line):
+        end = at + 1
+        if line[at] == "\033":
+            end = line.find("m", at) + 1 or len(line)
+        elif (width := 2 if unicodedata.east_asian_width(line[at]) in "WF" else 1) > left:
+            rows.append(row)
+            row, left = ROW_MARK, columns - len(ROW_MARK) - width
+        else:
+            left -= width
+        row += line[at:end]
+        at = end
+    return "\n".join((*rows, row))
 
 
 def is_cut(raw: bytes, columns: int = COLUMNS) -> bool:

@@ -21,7 +21,7 @@ import stat
 import time
 from hashlib import blake2b
 
-from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, unedited_directories
+from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, find_moved, unedited_directories
 from unspill.apply.guard import lies_in
 from unspill.apply.journal import (
     Residue,
@@ -63,7 +63,7 @@ from unspill.model.policy import Policy
 from unspill.model.run import Exited, OpenLayer, RunId, Stack, TimeMark
 from unspill.permissions.question import describe_held, head_of_held
 from unspill.policy.held import TOLD_ONCE, code_of_manifest, meaning_of_manifest
-from unspill.policy.paths import alias_of, fold
+from unspill.policy.paths import alias_of, contains, fold
 from unspill.policy.secrets import masked_names
 from unspill.runner.perform import perform
 from unspill.runner.watch import RunControl
@@ -227,6 +227,7 @@ class _Apply:
         self._git = {stack.live: self._repositories_of(stack.live) for stack in self._stacks}
         self._contents = self._partial_contents()
         self._unedited: dict[int, set[bytes]] = {}
+        self._moved: dict[int, set[bytes]] = {}
         self._packs: dict[bytes, bytes] = {}
         self._flagged: list[tuple[bytes, str]] = []
         self._left = self._with_tokens()
@@ -333,6 +334,8 @@ class _Apply:
             marks = self._marks(stack, draft.name)
             whole = self._part(self._changes, stack.live)
             self._unedited[index] = unedited_directories(stack.live, whole.changes if whole else (), marks)
+            rolled_back = RolledBackEntries(self._project.store, self._project.path, stack.live)
+            self._moved[index] = find_moved(stack.live, whole.changes if whole else (), marks, rolled_back)
             part = self._part(self.chosen, stack.live)
             if part is None or not part.changes:
                 continue
@@ -345,9 +348,10 @@ class _Apply:
                     uppers,
                     marks,
                     contents=self._contents.get(stack.live, {}),
-                    overwrite=self._request.selection.overwrite,
+                    overwrite=_in_root(stack.live, self._request.selection.overwrite),
                     must_copy=self._is_shared,
-                    rolled_back=RolledBackEntries(self._project.store, self._project.path, stack.live),
+                    rolled_back=rolled_back,
+                    moved=self._moved[index],
                 )
                 if self._git[stack.live] or any(b".git" in change.path for change in part.changes):
                     self._draft_repositories(draft, dirs, index, part, uppers, files)
@@ -441,6 +445,7 @@ class _Apply:
                 self._marks(stack, operation),
                 marks[index],
                 renewed=self._unedited[index] | self._contents.get(stack.live, {}).keys(),
+                moved=self._moved[index],
             )
             residues.append(
                 Residue(
@@ -480,6 +485,12 @@ class _Apply:
     @staticmethod
     def _part(changes: ChangeSet, root: bytes) -> RootChanges | None:
         return next((part for part in changes.roots if part.root == root), None)
+
+
+def _in_root(root: bytes, paths: Sequence[bytes]) -> list[bytes]:
+    """Return what paths are called in a root: relative ones count from each, absolute ones from theirs."""
+    own = [path[len(root) + 1 :] or b"." for path in paths if contains(root, path)]
+    return own + [path for path in paths if not path.startswith(b"/")]
 
 
 def _run_of(stack: Stack, remaining: Sequence[Change]) -> RunId:
@@ -611,7 +622,7 @@ class _Discard:
         # Before anything live is looked at: what changes from now on is not older
         mark = take_mark(stack.live, stat_root(stack.live), renew(dest, os.lstat(dest))).ctime_ns
         marks = Marks([(sources[upper], mark_ns, single) for upper, mark_ns, single in self._older[stack.live]])
-        older = carry_over(stack.live, remaining, marks, mark)
+        older = carry_over(stack.live, remaining, marks, mark, moved=find_moved(stack.live, remaining, marks))
         run = stack.sealed[-1].run
         return Residue(layer=layer, root=stack.live, run=run, mark_ns=mark, overrides=tuple(older.items()))
 

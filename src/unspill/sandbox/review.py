@@ -433,11 +433,17 @@ class _Choosing:
             whole = self._whole(part.root)
             paths = {change.path for change in part.changes}
             refused = {left.path for left in self._left if left.root == self._indices[part.root]}
+            held = self._needing_consent(
+                part.root, still_held(self._judge(part.root), self._request.selection.included)
+            )
             for repository in self._repositories_of(part.root):
                 own = repository.paths
                 if not own & (paths | refused):
                     continue
-                if self._is_held_whole(repository) or own & refused:
+                # What is held in it may not have been chosen at all, and must not come along with what was
+                unasked = sorted(own & held.keys() - refused)
+                self._leave(part.root, [(path, held[path]) for path in unasked], "held")
+                if self._is_held_whole(repository) or own & (refused | held.keys()):
                     paths -= own
                     self._leave_as_one(repository, own)
                 else:
@@ -571,6 +577,12 @@ class HeldPart:
                 paths |= repository.paths
         return tuple(self._changes[name] for name in sorted(paths) if name in self._changes)
 
+    def with_needed(self, path: bytes) -> tuple[Change, ...]:
+        """Return what a consent to a path lets in with the new directories above that come along, by path."""
+        covered = {change.path for change in self.covered(path)}
+        needed = {above for above in ancestors(covered) if above in self._changes and not self._does_more(above)}
+        return tuple(self._changes[name] for name in sorted(covered | needed))
+
     def digest(self, path: bytes) -> str:
         """Return what stands for all that a consent to a path lets in; nothing where it lets nothing in.
 
@@ -602,7 +614,7 @@ class HeldPart:
         return [path for path, _ in outermost(sorted((*self.held, *named)))]
 
     def _digest(self, path: bytes) -> str:
-        covered = self.covered(path)
+        covered = self.with_needed(path)
         if not covered:
             return ""
         digest = blake2b(digest_size=32)
@@ -617,12 +629,20 @@ class HeldPart:
         return change is not None and change.kind != "added"
 
 
-def digest_of_hunks(path: bytes, old: bytes, new: bytes) -> str:
-    """Return what stands for the hunks between two texts, whichever of them are chosen."""
+def digest_of_hunks(path: bytes, old: bytes, new: bytes, more: bytes = b"") -> str:
+    """Return what stands for the hunks between two texts, whichever of them are chosen, and for what `more` comes."""
     digest = blake2b(b"hunks %d %b %d " % (len(path), path, len(old)), digest_size=32)
     digest.update(old)
     digest.update(new)
+    digest.update(more)
     return digest.hexdigest()
+
+
+def beside_hunks(change: Change, reader: Reader) -> bytes:
+    """Return what else a change brings that has hunks: other bits and attributes."""
+    if not {"mode", "xattrs"}.intersection(change.aspects) or change.entry is None:
+        return b""
+    return repr((change.entry.mode & 0o7777, reader.attributes_after(change))).encode()
 
 
 def outermost(held: Iterable[tuple[bytes, str]]) -> list[tuple[bytes, str]]:
@@ -678,6 +698,12 @@ class PartlyChosen(Record):
     change: Change
     old: bytes
     new: bytes
+    more: bytes = b""
+
+    @property
+    def digest(self) -> str:
+        """What stands for its hunks."""
+        return digest_of_hunks(self.change.path, self.old, self.new, self.more)
 
 
 def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
@@ -693,12 +719,14 @@ def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
     with Reader(root) as reader:
         old = read_up_to(reader.open_before(change), LARGEST_WITH_HUNKS)
         new = read_up_to(reader.open_after(change), LARGEST_WITH_HUNKS)
-    if some.digest and not digest_of_hunks(change.path, old, new).startswith(some.digest):
+        more = beside_hunks(change, reader)
+    file = PartlyChosen(root=root, change=change, old=old, new=new, more=more)
+    if some.digest and not file.digest.startswith(some.digest):
         raise UsageError(
             f"the hunks of {os.fsdecode(change.path)!r} changed after you reviewed them",
             remedy="Look again: `unspill diff PATH`, on a terminal.",
         )
-    return PartlyChosen(root=root, change=change, old=old, new=new)
+    return file
 
 
 def partial_contents(changes: ChangeSet, hunks: Sequence[Hunks]) -> dict[bytes, dict[bytes, bytes]]:
@@ -767,11 +795,21 @@ class Reviews:
             if part.covered(inner)
         )
 
+    def covered_at(self, path: bytes) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the root and path of each change that a consent to an absolute path would let in."""
+        _changes, parts = self._look()
+        return tuple(
+            (part.root, change.path)
+            for part in parts
+            for inner in self._in_root(part, [path])
+            for change in part.covered(inner)
+        )
+
     def held_diff(self, path: bytes, *, colour: bool) -> Review:
-        """Return all that a consent to an absolute path would let in."""
+        """Return all that a consent to an absolute path would let in, and the new directories that it needs."""
         changes, parts = self._look()
         wanted = [(part, inner) for part in parts for inner in self._in_root(part, [path]) if part.covered(inner)]
-        covered = {part.root: {change.path for change in part.covered(inner)} for part, inner in wanted}
+        covered = {part.root: {change.path for change in part.with_needed(inner)} for part, inner in wanted}
         chosen = changes.replace(
             roots=tuple(
                 part.replace(changes=tuple(one for one in part.changes if one.path in covered.get(part.root, ())))
@@ -788,8 +826,7 @@ class Reviews:
         """
         changes, _parts = self._look()
         file = read_partly_chosen(changes, hunks.replace(digest=""))
-        digest = digest_of_hunks(file.change.path, file.old, file.new)
-        return self._consent(file.root, file.change.path, digest)
+        return self._consent(file.root, file.change.path, file.digest)
 
     def note(self, review: Review) -> None:
         """Remember that a review was shown on a terminal."""
@@ -845,7 +882,9 @@ class Reviews:
         def token(root: bytes, change: Change, texts: tuple[bytes, bytes]) -> str:
             if change.kind != "modified":
                 return ""
-            hunks.append(self._consent(root, change.path, digest_of_hunks(change.path, *texts)))
+            with Reader(root) as reader:
+                more = beside_hunks(change, reader)
+            hunks.append(self._consent(root, change.path, digest_of_hunks(change.path, *texts, more)))
             return hunks[-1].token
 
         seen: set[tuple[bytes, bytes]] = set()
