@@ -57,7 +57,7 @@ class Job(Record):
 
     `kept` are directories below an overlay that the command writes itself. `port` is where a listener is made inside;
     0 for none. `temporary` are directories in memory that are looked into at the end, each with what the plan has made
-    there.
+    there. `live`: its command only waits, and what follows on its reply are requests (`spawner.LiveRun`).
     """
 
     DESCRIPTORS: ClassVar[tuple[str, ...]] = ("stdin", "stdout", "stderr", "args")
@@ -70,6 +70,7 @@ class Job(Record):
     kept: tuple[bytes, ...] = ()
     port: int = 0
     temporary: tuple[Temporary, ...] = ()
+    live: bool = False
 
 
 def send(sock: Socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:

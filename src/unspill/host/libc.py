@@ -22,6 +22,9 @@ else:
 
 
 CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
@@ -32,7 +35,10 @@ MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MS_SLAVE = 0x80000
+UMOUNT_NOFOLLOW = 0x8
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_NO_NEW_PRIVS = 38
 PR_SET_CHILD_SUBREAPER = 36
 SIGKILL = 9
 
@@ -52,6 +58,13 @@ RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
+
+_PR_SET_NAME = 15
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_PR_CAPBSET_DROP = 24
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_INSTRUCTION_BYTES = 8
 
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_MOVE_MOUNT = 429
@@ -107,6 +120,41 @@ def prctl(option: int, value: int) -> None:
 def mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, options: bytes | None) -> None:
     """Mount the old way; the options end at one page."""
     _check(_libc.mount(source, target, kind, ctypes.c_ulong(flags), options), "mount")
+
+
+def umount(target: bytes) -> None:
+    """Unmount what is mounted last at a place, unless anything uses it: then the errno is EBUSY."""
+    _check(_libc.umount2(target, UMOUNT_NOFOLLOW), "umount2")
+
+
+def drop_capabilities() -> None:
+    """Give up every capability of this process, for good."""
+    number = 0
+    while _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0) == 0:
+        number += 1
+    prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def set_filter(program: bytes) -> None:
+    """Have each system call of this process and of all that it starts judged by a program, for good."""
+    given = _Program(len(program) // _INSTRUCTION_BYTES, program)
+    _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(given), 0, 0), "seccomp")
+
+
+def set_name(name: bytes) -> None:
+    """Give this thread a name, of at most 15 bytes."""
+    _check(_libc.prctl(_PR_SET_NAME, name, 0, 0, 0), "prctl")
+
+
+def overwrite(address: int, content: bytes) -> None:
+    """Write to this process's memory, where its command line lies."""
+    ctypes.memmove(address, content, len(content))
 
 
 def kill_pidfd(pidfd: int) -> None:

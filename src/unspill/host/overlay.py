@@ -195,6 +195,38 @@ def mount_overlays(
         _bind(fd, path)
 
 
+def make_overlays(overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None]]) -> list[int]:
+    """Return a detached mount of each (lowers, dest, upper, work), to be attached wherever its dest is.
+
+    Raises:
+        MountRefused: one of them can't be made.
+    """
+    made: list[int] = []
+    try:
+        for overlay in overlays:
+            made.append(_Opened(*overlay).make())
+    except MountRefused:
+        for fd in made:
+            os.close(fd)
+        raise
+    return made
+
+
+def attach(mount_fd: int, dest: bytes) -> None:
+    """Put a detached mount in its place.
+
+    Raises:
+        MountRefused: there is no such place, or the kernel does not let us.
+    """
+    dest_fd = _open_dest(dest)
+    try:
+        libc.move_mount(mount_fd, dest_fd)
+    except OSError as error:
+        raise MountRefused(dest, error) from None
+    finally:
+        os.close(dest_fd)
+
+
 def _set_empty_apart(overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None]]) -> None:
     """Cover a topmost lower directory of ours with a filesystem of its own where it lies inside the other lower one.
 
@@ -258,6 +290,15 @@ class _Opened:
         except OSError as error:
             raise MountRefused(dest, error) from None
 
+    def make(self) -> int:
+        """Return the overlay as a detached mount; its directories are let go of."""
+        try:
+            return self._make_mount()
+        except OSError as error:
+            raise MountRefused(self.dest, error) from None
+        finally:
+            self._close()
+
     def mount(self) -> None:
         dest_fd = _open_dest(self.dest)
         try:
@@ -270,11 +311,22 @@ class _Opened:
         except OSError as error:
             raise MountRefused(self.dest, error) from None
         finally:
-            for fd in (dest_fd, *self.lowers, self.upper, self.work):
-                if fd is not None:
-                    os.close(fd)
+            os.close(dest_fd)
+            self._close()
+
+    def _close(self) -> None:
+        for fd in (*self.lowers, self.upper, self.work):
+            if fd is not None:
+                os.close(fd)
 
     def _mount_by_descriptor(self, dest_fd: int) -> None:
+        mount_fd = self._make_mount()
+        try:
+            libc.move_mount(mount_fd, dest_fd)
+        finally:
+            os.close(mount_fd)
+
+    def _make_mount(self) -> int:
         fs_fd = libc.fsopen(b"overlay")
         try:
             libc.fsconfig_string(fs_fd, b"source", self.name)
@@ -289,13 +341,9 @@ class _Opened:
             libc.fsconfig_string(fs_fd, b"metacopy", b"off")
             libc.fsconfig_flag(fs_fd, b"userxattr")
             libc.fsconfig_create(fs_fd)
-            mount_fd = libc.fsmount(fs_fd, _ATTRIBUTES)
+            return libc.fsmount(fs_fd, _ATTRIBUTES)
         finally:
             os.close(fs_fd)
-        try:
-            libc.move_mount(mount_fd, dest_fd)
-        finally:
-            os.close(mount_fd)
 
     def _mount_by_options(self, dest_fd: int) -> None:
         options = [b"lowerdir=" + b":".join(map(_path_of, self.lowers)), b"metacopy=off", b"userxattr"]

@@ -47,16 +47,19 @@ from unspill.host.job import (
     send,
 )
 from unspill.host.libc import enter_own_namespaces, show_own_processes, write_setting
-from unspill.host.overlay import MountRefused, mount_overlays
+from unspill.host.overlay import MountRefused, attach, make_overlays, mount_overlays
+from unspill.lazy import lazy_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from collections.abc import Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
-    from unspill.host.job import Temporary
+    from unspill.host import door
+    from unspill.host.job import Overlays, Temporary
 else:
+    door = lazy_module("unspill.host.door")  # lazy: live sandboxes
     # The module around it makes enums of all its numbers, which costs more than all of this
     import _signal as signal
 
@@ -273,6 +276,11 @@ class SpawnedRun:
             except OSError:
                 continue  # not ours to look into where the spawner has no namespace of its own; it only takes longer
 
+    def hear(self) -> None:
+        """Take what comes from the caller. Nothing but "kill" ever does: a byte, or the end of one that went away."""
+        _try_read(self.reply)
+        self.kill()
+
     def kill(self) -> None:
         """Kill the sandbox's pid 1, with which the kernel kills all others, or bwrap while there is none."""
         self.is_ended = True
@@ -332,6 +340,137 @@ class SpawnedRun:
                 self.text += chunk
         except BlockingIOError:
             return
+
+
+class LiveRun(SpawnedRun):
+    """A sandbox that stays: its command only waits, others are started by a door, over layers that come and go.
+
+    A request is one message. "door" brings a socket for it; "attach" has overlays with their places inside; "detach"
+    takes all of them away; "look" is for what runs there; anything else is the end.
+    """
+
+    def __init__(self, job: Job, reply: Socket, bwrap: int, told: int, block: int) -> None:
+        super().__init__(job, reply, bwrap, told, block)
+        self.door = 0
+        self.door_fd: int | None = None
+        self.attached: list[bytes] = []
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Wait for the door as well: the pid 1 of its namespace does not end before it is reaped."""
+        alive = () if self.door_fd is None or is_dead(self.door_fd, 0) else (self.door_fd,)
+        return (*super().descriptors(), *alive)
+
+    def finish(self) -> None:
+        """Let go of the door too."""
+        super().finish()
+        if self.door_fd is not None:
+            os.close(self.door_fd)
+
+    def hear(self) -> None:
+        """Do what the caller asks for, and answer."""
+        try:
+            message = receive(self.reply)
+        except (OSError, EOFError, TypeError, ValueError):
+            message = None
+        if message is None or self.init_fd is None or len(self.mounts) != _BOTH:
+            self.kill()
+            return
+        words, descriptors = message
+        try:
+            self._answer(words, descriptors)
+        except MountRefused as refused:
+            try_send(self.reply, ("refused", refused.dest, refused.errno, refused.text))
+        except OSError as error:
+            try_send(self.reply, ("failed", f"live sandbox: {error}"))
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def _answer(self, words: Any, descriptors: list[int]) -> None:
+        match words:
+            case ("door", program, fence):
+                self._make_door(descriptors[0], door.Protection(self.job.limits, program, fence))
+                try_send(self.reply, ("made",))
+            case ("attach", overlays):
+                self._attach(overlays)
+                try_send(self.reply, ("attached",))
+            case ("detach",):
+                try_send(self.reply, ("detached",) if self._detach() else ("busy",))
+            case ("look",):
+                try_send(self.reply, ("seen", find_processes(self.door)))
+            case _:
+                self.kill()
+
+    def _make_door(self, to: int, protection: door.Protection) -> None:
+        """Fork the process that starts commands inside. It is not dumpable from before the fork on.
+
+        One that is not dumpable can't say that it may go first if the host runs out of memory, so that is said before.
+        """
+        assert self.init_fd is not None
+        home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        begin_read, begin_write = os.pipe()
+        before = _read(b"/proc/self/oom_score_adj").strip()
+        write_setting(b"/proc/self/oom_score_adj", b"1000")
+        libc.prctl(libc.PR_SET_DUMPABLE, 0)
+        try:
+            libc.setns(self.init_fd, libc.CLONE_NEWPID)
+            try:
+                self.door = os.fork()
+                if not self.door:
+                    door.be_door(self.init_fd, to, begin_read, protection)
+            finally:
+                libc.setns(home, libc.CLONE_NEWPID)
+        finally:
+            libc.prctl(libc.PR_SET_DUMPABLE, 1)
+            write_setting(b"/proc/self/oom_score_adj", before)
+            os.close(home)
+            os.close(begin_read)
+        try:
+            if self.door_fd is not None:
+                os.close(self.door_fd)
+            self.door_fd = os.pidfd_open(self.door)
+            for path in self.job.cgroups:
+                write_setting(path, b"%d" % self.door)
+            os.write(begin_write, b"x")
+        finally:
+            os.close(begin_write)
+
+    def _attach(self, overlays: Overlays) -> None:
+        # Here the lower directories are as the host has them
+        made = make_overlays(overlays)
+        base = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            libc.setns(self.mounts[-1], libc.CLONE_NEWNS)
+            try:
+                for fd, (_lowers, dest, _upper, _work) in zip(made, overlays, strict=True):
+                    attach(fd, dest)
+                    self.attached.append(dest)
+            finally:
+                _step_back(base)
+        finally:
+            for fd in (base, *made):
+                os.close(fd)
+
+    def _detach(self) -> bool:
+        """Take the overlays away, and tell whether nothing used them: the kernel knows.
+
+        What could not be taken away stays, and what could is gone: nothing writes to a layer that is not mounted.
+        """
+        base = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            libc.setns(self.mounts[-1], libc.CLONE_NEWNS)
+            try:
+                while self.attached:
+                    libc.umount(self.attached[-1])
+                    self.attached.pop()
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+            finally:
+                _step_back(base)
+        finally:
+            os.close(base)
+        return not self.attached
 
 
 def try_send(to: Socket, message: object, descriptors: tuple[int, ...] = ()) -> bool:
@@ -475,10 +614,8 @@ class Spawner:
     def _serve(self, run: SpawnedRun, ready: list[int]) -> None:
         if not run.is_init_known and run.told in ready:
             run.read_init()
-        # Nothing but "kill" ever comes from the caller: a byte, or the end of a caller that went away
         if run.status is None and run.reply.fileno() in ready:
-            _try_read(run.reply)
-            run.kill()
+            run.hear()
         is_over = (run.status is not None or run.bwrap_fd in ready) and run.reap()
         self._wait_for(run, () if is_over else run.descriptors())
         if is_over:
@@ -535,7 +672,7 @@ class Spawner:
 def _follow(job: Job, reply: Socket, bwrap: int, told: int, block: int) -> SpawnedRun:
     """Return the run of a bwrap; one that can't be followed for want of descriptors must not go on."""
     try:
-        return SpawnedRun(job, reply, bwrap, told, block)
+        return (LiveRun if job.live else SpawnedRun)(job, reply, bwrap, told, block)
     except OSError:
         os.killpg(bwrap, libc.SIGKILL)
         os.waitpid(bwrap, 0)

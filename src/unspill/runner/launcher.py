@@ -162,6 +162,9 @@ class Launcher:
 class Launched:
     """One run in the spawner: what it says about it, and the means to kill it."""
 
+    # Why its command was not started: bwrap's status says that
+    failure = None
+
     def __init__(self, reply: socket, launcher: Launcher) -> None:
         self._reply = reply
         self._launcher = launcher
@@ -177,6 +180,13 @@ class Launched:
         if message is not None:
             self._launcher.know_spawner()
         return message
+
+    def ask(self, words: tuple[Any, ...], descriptors: tuple[int, ...] = ()) -> None:
+        """Ask for something that only a live sandbox does; the answer is the next message."""
+        try:
+            send(self._reply, words, descriptors)
+        except OSError:
+            return  # it has ended: its last words are still to be read
 
     def kill(self) -> None:
         """Ask for the death of every process of the run."""

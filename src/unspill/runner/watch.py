@@ -44,10 +44,20 @@ from unspill.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, Protocol
 
     from unspill.model.policy import Limits
     from unspill.model.run import Event, LimitName, Outcome, RunId, StreamName
-    from unspill.runner.launcher import Launched
+
+    class Followed(Protocol):
+        """A run as a Watch follows it: one in the spawner, or one in a live sandbox."""
+
+        own_namespace: bool
+
+        def fileno(self) -> int: ...
+        def message(self) -> tuple[Any, list[int]] | None: ...
+        def kill(self) -> None: ...
+        def wait_for_spawner(self, run: str) -> None: ...
 
 
 NO_DIRECTORY = "the working directory does not exist"
@@ -177,7 +187,7 @@ class Watch:
 
     def __init__(
         self,
-        launched: Launched,
+        launched: Followed,
         pipes: RunPipes,
         collectors: list[Collector],
         usage: UsageWatch,

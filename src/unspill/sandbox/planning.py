@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from unspill.model.policy import After, Limits
     from unspill.model.run import Event, Run, Stack
     from unspill.permissions.broker import Broker
+    from unspill.runner.live import LiveSandbox
     from unspill.sandbox.project import Project
 
     # A text for a shell, or words
@@ -187,7 +188,8 @@ class RunSpec(Record):
     `argv` is a shell's where a text was given. `network` was granted to this command, for this time; so were the
     secrets in `revealed`, by path. `program` is what `identify_program` said of it when something was granted, None
     where nothing was. `broker` is where hosts are asked for while it runs. `on_interrupted` is told of runs of the
-    sandbox without a result: earlier ones that were found, or this one. `on_change` is told what was applied.
+    sandbox without a result: earlier ones that were found, or this one. `on_change` is told what was applied. `live` is
+    the sandbox that it joins, where it is to have none of its own.
     """
 
     argv: tuple[bytes, ...]
@@ -207,6 +209,7 @@ class RunSpec(Record):
     revealed: tuple[bytes, ...] = ()
     program: str | None = None
     broker: Broker | None = None
+    live: LiveSandbox | None = None
 
 
 def make_spec(

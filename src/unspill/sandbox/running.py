@@ -331,7 +331,7 @@ def _perform_and_scan(
         returns_raised=True,
     )
     try:
-        performed = perform(plan, project.means.facts, control)
+        performed = perform(plan, project.means.facts, control, spec.live)
     finally:
         traffic = None if gate is None else gate.close()
         if spec.broker is not None:

@@ -81,8 +81,10 @@ if TYPE_CHECKING:
     from unspill.model.run import Event, Run, Traffic
     from unspill.permissions.broker import Broker
     from unspill.runner import aio
-    from unspill.sandbox import apply, history, permits, review, upkeep
+    from unspill.runner.live import LiveSandbox
+    from unspill.sandbox import apply, history, live, permits, review, upkeep
     from unspill.sandbox.history import Backup
+    from unspill.sandbox.live import Live
     from unspill.sandbox.planning import Command, RunSpec
     from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import OnChange, RunResult
@@ -94,6 +96,7 @@ if TYPE_CHECKING:
 else:
     apply = lazy_module("unspill.sandbox.apply")  # lazy: apply
     history = lazy_module("unspill.sandbox.history")  # lazy: history
+    live = lazy_module("unspill.sandbox.live")  # lazy: live sandboxes
     permits = lazy_module("unspill.sandbox.permits")  # lazy: approvals
     review = lazy_module("unspill.sandbox.review")  # lazy: diff
     upkeep = lazy_module("unspill.sandbox.upkeep")  # lazy: upkeep
@@ -101,6 +104,7 @@ else:
 
 
 _PRUNED = "pruned"
+NOTHING_MORE: More = (False, (), (), (), ())
 
 TEMPORARY = "temporary"
 
@@ -461,6 +465,25 @@ class Sandbox(Looking):
         # Not before: the command line loads it while the command begins
         return record_run(self._project, spec, result)
 
+    def _run_live(
+        self,
+        live: LiveSandbox,
+        command: Command,
+        *,
+        working_dir: str | None,
+        env: Mapping[str, str] | None,
+        stdin: object,
+        bounds: Limits,
+        after: After | None,
+        after_cancel: After | None,
+        on_event: Callable[[Event], None] | None,
+        cancel_fd: int | None,
+    ) -> RunResult:
+        options = self._options(after, after_cancel, stdin, bounds)
+        spec = make_spec(self._project, command, working_dir, env, bounds)
+        spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, live=live, **options)
+        return self._run(spec, NOTHING_MORE, None, unsandboxed=False)
+
     def _bounds(self, timeout: float | None, limits: Limits | None) -> Limits:
         bounds = self._project.means.policy.limits if limits is None else limits
         return bounds if timeout is None else bounds.replace(wall_s=timeout)
@@ -492,6 +515,17 @@ class Sandbox(Looking):
         if approver is None:
             return self.broker
         return permits.make_broker(self._project.store, self._project.means.policy, self._project.locations, approver)
+
+    def live(self) -> Live:
+        """Return a sandbox that stays alive between commands, each of which then takes a fraction of the time.
+
+        Use it in a `with` block: at its end all processes are ended, and `/tmp` and the home directory go. What a
+        command changes is applied, held or discarded as by `run`.
+
+        Raises:
+            HostError: this machine can't, or the policy has no sandbox, or a rootfs that commands write to.
+        """
+        return live.Live(self)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""

@@ -59,7 +59,7 @@ def takes(script: str, limits: Limits) -> Callable[[Arena], object]:
 @contextmanager
 def without_group(arena: Arena) -> Iterator[None]:
     with arena.patch.context() as patch:
-        patch.setattr(perform, "_group", lambda *_arguments: None)
+        patch.setattr(perform, "make_group_of", lambda *_arguments: None)
         yield
 
 

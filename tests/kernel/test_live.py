@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live sandboxes: each command has layers and a result of its own, and is as closed in as in a sandbox of its own."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import Ground, kinds, lasting, printed, processes_with, short
+from unspill import Cancelled, Exited, NeverStarted, RunResult, Sandbox, Signalled, TimedOut
+from unspill.errors import HostError, UsageError
+from unspill.host import libc
+from unspill.runner.launcher import stop_launchers
+from unspill.sandbox.live import Live
+
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
+
+
+@pytest.fixture
+def sandbox(ground: Ground) -> Iterator[Sandbox]:
+    with ground.sandbox() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def live(sandbox: Sandbox) -> Iterator[Live]:
+    with sandbox.live() as live:
+        yield live
+
+
+def test_each_command_has_the_changes_of_its_own(ground: Ground, live: Live) -> None:
+    first = live.run("echo one > a", after="hold")
+    second = live.run("cat a; echo two > b; rm a", after="hold")
+    third = live.run("ls", after="hold")
+    found = [kinds(result.changes) for result in (first, second, third)]
+    assert found == [{"a": "added"}, {"a": "deleted", "b": "added"}, {}]
+    assert second.stdout.head == b"one\n"
+    assert third.stdout.head.split() == sorted([b"b", *(os.fsencode(path.name) for path in ground.project.iterdir())])
+    assert live._live.built == 1
+
+
+def test_what_is_applied_lies_in_the_project_and_can_be_undone(ground: Ground, sandbox: Sandbox, live: Live) -> None:
+    assert live.run("echo new > f", after="apply").operation is not None
+    assert (ground.project / "f").read_text() == "new\n"
+    assert live.run("cat f; echo newer > f", after="apply").stdout.head == b"new\n"
+    sandbox.undo()
+    assert live.run("cat f").stdout.head == b"new\n"
+
+
+EDITS: dict[str, Callable[[Path], object]] = {
+    "in place": lambda top: (top / "file").write_text("edited\n"),
+    "renamed over": lambda top: ((top / "other").write_text("edited\n"), (top / "other").rename(top / "file")),
+    "new": lambda top: (top / "fresh").write_text("edited\n"),
+    "deleted": lambda top: (top / "file").unlink(),
+    "directory replaced": lambda top: (
+        shutil.rmtree(top / "dir"),
+        (top / "dir").mkdir(),
+        (top / "dir/later").write_text("edited\n"),
+    ),
+}
+
+
+def test_the_next_command_sees_every_edit_of_the_person(ground: Ground, live: Live) -> None:
+    """A live overlay would go on showing what it has looked up before."""
+    look = "find . -type f -not -path './.git/*' | sort | xargs grep -H ''"
+    for edit in EDITS.values():
+        for path in ground.project.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        ground.write("file", "before\n")
+        ground.write("dir/inner", "before\n")
+        live.run(look)
+        edit(ground.project)
+        expected = subprocess.run(["sh", "-c", look], cwd=ground.project, capture_output=True, check=True).stdout
+        assert live.run(look).stdout.head == expected
+    assert live._live.built == 1
+
+
+def test_what_is_no_project_stays_between_commands(live: Live) -> None:
+    live.run("echo kept > /tmp/x; echo kept > ~/y")
+    assert live.run("cat /tmp/x ~/y").stdout.head == b"kept\nkept\n"
+
+
+def test_what_a_command_leaves_running_is_ended_with_it_and_named(live: Live) -> None:
+    word = lasting()
+    result = live.run(f"sleep {word} & setsid sleep {word} & echo started")
+    assert result.stdout.head == b"started\n"
+    assert processes_with(word) == []
+    assert any(word in line for line in result.text().splitlines())
+    assert live.run("true").outcome == Exited(code=0)
+    assert live._live.built == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "exec 3> f; sleep {0} &",
+        "cd dir; sleep {0} &",
+        "(while :; do date > f; done) & sleep 0.05",
+        "trap '' TERM HUP INT; (trap '' TERM; sleep {0}) & sh -c 'sleep {0} & sleep {0} & wait' &",
+    ],
+)
+def test_nothing_writes_to_a_layer_that_was_scanned(ground: Ground, live: Live, command: str) -> None:
+    ground.write("dir/inner")
+    word = lasting()
+    result = live.run(command.format(word), after="hold")
+    assert processes_with(word) == []
+    assert not kinds(live.run("cat f 2>/dev/null; true", after="hold").changes)
+    assert isinstance(result.outcome, Exited)
+
+
+ENDS = {
+    "exit code": ("exit 7", Exited(code=7)),
+    "signal": ("kill -TERM $$", Signalled(signal=signal.SIGTERM)),
+    "everything killed": ("kill -9 -1", Signalled(signal=signal.SIGKILL)),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_a_command_ends_as_it_would_elsewhere(live: Live, case: str) -> None:
+    command, outcome = ENDS[case]
+    assert live.run(command).outcome == outcome
+    assert live.run("echo on").stdout.head == b"on\n"
+
+
+def test_a_command_that_takes_too_long_is_ended_and_the_next_one_runs(live: Live) -> None:
+    word = lasting()
+    live.run("echo kept > /tmp/x")
+    assert live.run(f"sleep {word}", timeout=0.3).outcome == TimedOut(after_s=0.3)
+    assert processes_with(word) == []
+    assert live.run("cat /tmp/x").stdout.head == b"kept\n"
+
+
+def test_a_command_can_be_cancelled(live: Live) -> None:
+    ours, theirs = os.pipe()
+    word = lasting()
+    result = live.run(f"echo on; sleep {word}", cancel_fd=ours, on_event=lambda _event: os.write(theirs, b"x") and None)
+    assert result.outcome == Cancelled()
+    assert processes_with(word) == []
+    for fd in (ours, theirs):
+        os.close(fd)
+    assert live.run("true").outcome == Exited(code=0)
+
+
+def test_what_can_not_be_started_is_told_as_elsewhere(sandbox: Sandbox, live: Live, ground: Ground) -> None:
+    ground.write("text", "echo said $0")
+    (ground.project / "text").chmod(0o755)
+    ground.write("plain", "x")
+    for words in (["no-such-program"], ["./plain"], ["./none"], ["./text"]):
+        plain, joined = sandbox.run(words, after="discard"), live.run(words, after="discard")
+        assert (joined.outcome, joined.stdout.head) == (plain.outcome, plain.stdout.head)
+    assert isinstance(live.run(["no-such-program"]).outcome, NeverStarted)
+    with pytest.raises(UsageError):
+        live.run("true", working_dir="/no/such/place")
+
+
+def test_input_variables_and_long_commands_arrive(live: Live) -> None:
+    assert live.run("cat; echo $GIVEN", stdin="typed ", env={"GIVEN": "by env"}).stdout.head == b"typed by env\n"
+    long = "x" * 300_000
+    assert live.run(f"echo {long} | wc -c").stdout.head.split() == [b"%d" % (len(long) + 1)]
+
+
+STATUS = """
+grep -E '^(Uid|Gid|Groups|NoNewPrivs|Seccomp|Cap|SigIgn|SigBlk|Umask)' /proc/self/status
+ulimit -a; ls -l /proc/self/fd | grep -v /proc/ | awk '{print $9}'; env | grep -v '^_=' | sort; pwd
+for n in user mnt net ipc uts cgroup pid; do
+    [ "$(readlink /proc/self/ns/$n)" = "$(readlink /proc/1/ns/$n)" ]; echo $n $?
+done
+cut -d' ' -f5-6,9 /proc/self/mountinfo | sort -u; cat /proc/self/oom_score_adj; hostname
+"""
+
+
+NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup", "pid")
+
+
+@pytest.mark.parametrize("profile", ["default", "strict"])
+def test_a_joined_command_is_as_closed_in_as_a_plain_one(ground: Ground, profile: str) -> None:
+    """Identity, capabilities, filter, limits, descriptors, variables, namespaces, mounts, umask, signals."""
+    with ground.sandbox(profile=profile) as sandbox, sandbox.live() as live:
+        plain, joined = (run(STATUS, after="discard") for run in (sandbox.run, live.run))
+        assert plain.exit_code == joined.exit_code == 0
+        seen, expected = (told(result, profile) for result in (joined, plain))
+        assert len(expected) > 40
+        # What layers are put on; it is empty, and never seen while a command runs
+        assert [line for line in seen if line not in expected] == [f"{ground.inside()} rw,nosuid,nodev,relatime tmpfs"]
+        assert [line for line in expected if line not in seen] == []
+
+
+def told(result: RunResult, profile: str) -> list[str]:
+    """Return what STATUS printed; layers have names of their own, and a fence does not let pid 1 be looked at."""
+    lines = re.sub(r"\b[0-9a-f]{16}$", "LAYER", printed(result), flags=re.MULTILINE).splitlines()
+    return [line for line in lines if profile == "default" or line.partition(" ")[0] not in NAMESPACES]
+
+
+def test_a_live_sandbox_keeps_its_limits_and_says_when_it_is_closed(live: Live) -> None:
+    with pytest.raises(UsageError, match="limits"):
+        live.run("true", limits=short(open_files=10))
+    live.run("true")
+    live.close()
+    with pytest.raises(UsageError, match="closed"):
+        live.run("true")
+
+
+def test_without_namespaces_of_our_own_it_is_refused(without_own_namespace: Ground) -> None:
+    with without_own_namespace.sandbox() as sandbox, pytest.raises(HostError) as refused:
+        sandbox.live()
+    assert "Sandbox.run" in refused.value.remedy
+
+
+def test_other_runs_of_the_same_sandbox_go_on_between_its_commands(sandbox: Sandbox, live: Live) -> None:
+    live.run("echo 1 > a", after="hold")
+    sandbox.run("echo 2 > b", after="hold")
+    assert live.run("cat a b", after="hold").stdout.head == b"1\n2\n"
+
+
+def test_several_threads_share_one(live: Live) -> None:
+    done: list[bytes] = []
+
+    def run(number: int) -> None:
+        done.append(live.run(f"echo {number} > f{number}; cat f{number}", after="hold").stdout.head)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == [b"%d\n" % number for number in range(4)]
+
+
+def test_nothing_is_left_when_the_caller_is_killed(ground: Ground) -> None:
+    word = lasting()
+    script = f"""
+        from unspill import Sandbox
+        with Sandbox({str(ground.project)!r}) as sandbox, sandbox.live() as live:
+            live.run("echo kept > held", after="hold")
+            live.run("echo lost; sleep {word}", after="hold", on_event=lambda event: print(event, flush=True))
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    while b"lost" not in process.stdout.readline():
+        continue
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    with ground.sandbox() as sandbox:
+        assert "held" in kinds(sandbox.changes())
+    assert processes_with(word) == []
+
+
+DOOR = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+[door] = [p for p in os.listdir("/proc") if p.isdecimal() and open(f"/proc/{p}/comm").read().strip() == "unspill-door"]
+if libc.ptrace(0x4206, int(door), None, None) == 0: print("traced")
+for name in ("environ", "mem", "maps"):
+    try: open(f"/proc/{door}/{name}", "rb").read(1); print("read", name)
+    except OSError: pass
+for name in ("fd", "exe", "root", "cwd"):
+    look = os.listdir if name == "fd" else os.readlink
+    try: look(f"/proc/{door}/{name}"); print("read", name)
+    except OSError: pass
+print("words", open(f"/proc/{door}/cmdline").read().strip(chr(0)))
+"""
+
+
+def look_at_door(ground: Ground) -> list[str]:
+    with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox, sandbox.live() as live:
+        return printed(live.run(["/usr/bin/python3", "-I", "-c", DOOR])).splitlines()
+
+
+@pytest.fixture
+def own_spawner() -> Iterator[None]:
+    """A spawner that is a fork of this process, so that what is changed here is changed there."""
+    stop_launchers()
+    yield
+    stop_launchers()
+
+
+def test_a_command_can_neither_trace_nor_read_the_door(
+    ground: Ground, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: one that is dumpable is traced, and its files in /proc are read."""
+    assert look_at_door(ground) == ["words unspill-door"]
+    stop_launchers()
+    prctl = libc.prctl
+    monkeypatch.setattr(libc, "prctl", lambda option, value: option == libc.PR_SET_DUMPABLE or prctl(option, value))
+    seen = look_at_door(ground)
+    assert {"traced", "read environ", "read fd"} <= set(seen)
+
+
+def test_a_command_that_stops_the_door_only_ends_its_own_sandbox(live: Live) -> None:
+    stop = "kill -STOP $(grep -l unspill-door /proc/[0-9]*/comm | cut -d/ -f3); echo x > f"
+    result = live.run(stop, timeout=0.5, after="hold")
+    assert result.outcome == TimedOut(after_s=0.5)
+    assert kinds(result.changes) == {"f": "added"}
+    assert live.run("cat f", after="hold").stdout.head == b"x\n"
+    assert live._live.built == 2
