@@ -18,6 +18,7 @@ from tests.support import Ground, kinds, lasting, printed, processes_with, short
 from unspill import Cancelled, Exited, NeverStarted, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import HostError, UsageError
 from unspill.host import libc
+from unspill.model.run import Event
 from unspill.runner.launcher import stop_launchers
 from unspill.sandbox.live import Live
 
@@ -55,16 +56,23 @@ def test_what_is_applied_lies_in_the_project_and_can_be_undone(ground: Ground, s
     assert live.run("cat f").stdout.head == b"new\n"
 
 
+def rename_over(top: Path) -> None:
+    (top / "other").write_text("edited\n")
+    (top / "other").rename(top / "file")
+
+
+def replace_directory(top: Path) -> None:
+    shutil.rmtree(top / "dir")
+    (top / "dir").mkdir()
+    (top / "dir/later").write_text("edited\n")
+
+
 EDITS: dict[str, Callable[[Path], object]] = {
     "in place": lambda top: (top / "file").write_text("edited\n"),
-    "renamed over": lambda top: ((top / "other").write_text("edited\n"), (top / "other").rename(top / "file")),
+    "renamed over": rename_over,
     "new": lambda top: (top / "fresh").write_text("edited\n"),
     "deleted": lambda top: (top / "file").unlink(),
-    "directory replaced": lambda top: (
-        shutil.rmtree(top / "dir"),
-        (top / "dir").mkdir(),
-        (top / "dir/later").write_text("edited\n"),
-    ),
+    "directory replaced": replace_directory,
 }
 
 
@@ -141,7 +149,11 @@ def test_a_command_that_takes_too_long_is_ended_and_the_next_one_runs(live: Live
 def test_a_command_can_be_cancelled(live: Live) -> None:
     ours, theirs = os.pipe()
     word = lasting()
-    result = live.run(f"echo on; sleep {word}", cancel_fd=ours, on_event=lambda _event: os.write(theirs, b"x") and None)
+
+    def cancel(_event: Event) -> None:
+        os.write(theirs, b"x")
+
+    result = live.run(f"echo on; sleep {word}", cancel_fd=ours, on_event=cancel)
     assert result.outcome == Cancelled()
     assert processes_with(word) == []
     for fd in (ours, theirs):

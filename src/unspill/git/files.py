@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import hashlib
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import Literal
+    from typing import Any, Literal
 
     # object, pack, promisor: added and never taken away. ref, file: say where the repository stands, and move together.
     # log: only grows. along: goes along with these, but decides nothing. derived: git makes it anew. scrap: locks and
@@ -244,7 +244,7 @@ def digest(text: bytes, hash_size: int = SHA1) -> bytes:
     return found.digest()
 
 
-def _new_digest(name: str, **options: int) -> hashlib._Hash:
+def _new_digest(name: str, **options: Any) -> hashlib._Hash:
     import hashlib  # lazy: git
 
     return hashlib.new(name, usedforsecurity=False, **options)
