@@ -13,7 +13,7 @@ from pathlib import Path
 from measuring import BareBwrap, Case, Options, Turns, make_project, parse_options, report, scratch
 
 from unspill import Sandbox
-from unspill.sandbox.live import Live
+from unspill.sandbox.sandbox import Live
 
 WRITE = "echo x > f"
 HELD_MOST = 40

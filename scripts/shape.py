@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 SRC = Path(__file__).resolve().parents[1] / "src"
-# The program that the spawner runs: it starts with every sandbox, so it may import what the standard library wraps.
-SPAWNER = "unspill.host.spawner"
+# What the spawner runs: it starts with every sandbox, so it may import what the standard library wraps.
+SPAWNER, DOOR = "unspill.host.spawner", "unspill.host.door"
 LAZY = "# lazy: "
 LAZY_MODULE = "lazy_module"
 _NO_CODE = frozenset(
@@ -184,7 +184,7 @@ def shape(modules: Mapping[str, Module]) -> dict[str, Any]:
     }
     late = [(name, found) for name, module in modules.items() for found in module.imports if found.late]
     statements = {(name, found.line): found for name, found in late}
-    spawners = reachable(SPAWNER, top)
+    spawners = reachable(SPAWNER, top) | reachable(DOOR, top)
     private = sorted(
         {
             f"{name}: {found.module.partition('.')[0]}"

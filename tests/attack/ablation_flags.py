@@ -192,6 +192,6 @@ def given_to_bwrap(arena: Arena, **settings: Any) -> Given:
         return options, contents
 
     with arena.patch.context() as patch:
-        patch.setattr("unspill.runner.start.bwrap_options", watched)
+        patch.setattr("unspill.runner.launcher.bwrap_options", watched)
         assert arena.ground.sandbox(**settings).run(["true"]).ok
     return seen[0]

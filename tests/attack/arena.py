@@ -89,7 +89,7 @@ class Arena:
             return weaker, contents
 
         with self.patch.context() as patch:
-            patch.setattr("unspill.runner.start.bwrap_options", changed)
+            patch.setattr("unspill.runner.launcher.bwrap_options", changed)
             yield
 
     @contextmanager

@@ -62,7 +62,7 @@ def forked_spawner(arena: Arena, changes: dict[str, Any], **forced: Any) -> Iter
         def fork(**named: Any) -> launcher.Launcher:
             return launcher.get_launcher(**{**named, **forced, "may_fork": True})
 
-        patch.setattr("unspill.runner.start.get_launcher", fork)
+        patch.setattr("unspill.runner.launcher.get_launcher", fork)
         try:
             yield
         finally:

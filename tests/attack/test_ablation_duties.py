@@ -168,7 +168,7 @@ def test_a_command_that_does_not_get_the_umask_of_the_person_makes_files_for_eve
     try:
         assert not arena.attack(script)
         with arena.patch.context() as patch:
-            patch.setattr("unspill.runner.start.umask_of_caller", lambda: 0)
+            patch.setattr("unspill.runner.launcher.umask_of_caller", lambda: 0)
             assert arena.attack(script, name="other")
     finally:
         os.umask(before)
@@ -230,7 +230,7 @@ def test_a_command_that_is_not_set_apart_is_taken_for_options(arena: Arena) -> N
     assert isinstance(arena.ground.sandbox().run(command).outcome, NeverStarted)
     assert os.listdir(host) == []
     with arena.patch.context() as patch:
-        patch.setattr("unspill.runner.start.Job", jobs_without(b"--"))
+        patch.setattr("unspill.runner.launcher.Job", jobs_without(b"--"))
         arena.ground.sandbox().run(command)
     assert os.listdir(host) == ["written"]
 
@@ -240,7 +240,7 @@ def test_without_the_word_of_bwrap_no_command_is_let_go(arena: Arena) -> None:
     command = ["sh", "-c", "echo x >> $HOME/playground/ran; echo '{ \"exit-code\": 0 }'"]
     assert arena.ground.sandbox().run(command).ok
     with arena.patch.context() as patch:
-        patch.setattr("unspill.runner.start.Job", jobs_without(b"--json-status-fd"))
+        patch.setattr("unspill.runner.launcher.Job", jobs_without(b"--json-status-fd"))
         assert arena.ground.sandbox().run(command, timeout=1).outcome == TimedOut(after_s=1)
     assert arena.ground.sandbox().run(["sh", "-c", "cat $HOME/playground/ran"]).stdout.kept() == b"x\n"
 
@@ -277,7 +277,7 @@ def test_a_limit_that_is_not_set_can_be_exceeded(arena: Arena, kind: int) -> Non
         return tuple(one for one in rlimits(*arguments, **named) if one[0] != kind)
 
     with arena.patch.context() as patch:
-        patch.setattr("unspill.runner.start.rlimits", without)
+        patch.setattr("unspill.runner.launcher.rlimits", without)
         assert arena.attack(EXCEED[kind], options=options)
 
 

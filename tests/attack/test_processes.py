@@ -391,7 +391,7 @@ def test_b9_a_crash_leaves_no_core_file(arena: Arena, monkeypatch: pytest.Monkey
         assert result.stdout.head == b"0\n"
         assert kinds(result.changes) == {}
         monkeypatch.setattr(
-            "unspill.runner.start.rlimits",
+            "unspill.runner.launcher.rlimits",
             lambda *given, **named: tuple(p for p in rlimits(*given, **named) if p[0] != resource.RLIMIT_CORE),
         )
         weaker = arena.ground.sandbox().run(CRASH, limits=short())

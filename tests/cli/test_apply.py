@@ -461,9 +461,10 @@ def test_show_of_an_operation(ground: Ground) -> None:
     assert lines[0].startswith("op 1 (")
     assert lines[0].endswith("): apply of run 1, done")
     assert lines[1].endswith("requested by: run")
-    assert lines[2:6] == ["changes:", "1 added, 1 modified", "  A exe", "  M file"]
-    assert lines[6] == "note: exe: set-user-id, set-group-id and sticky bits are not applied"
-    assert lines[7:9] == ["skipped:", "  ! .envrc: held: direnv runs it when you enter the directory"]
+    flagged = "  ! Review before use: exe (lets others on this machine write to it or run it as you)"
+    assert lines[2:7] == ["changes:", "1 added, 1 modified", flagged, "  A exe", "  M file"]
+    assert lines[7] == "note: exe: set-user-id, set-group-id and sticky bits are not applied"
+    assert lines[8:10] == ["skipped:", "  ! .envrc: held: direnv runs it when you enter the directory"]
     operation = ground.sandbox().operations()[0]
     assert typed(ground, "show", operation.id)[0].splitlines() == lines
     value = json.loads(typed(ground, "show", "op1", "--json")[0])

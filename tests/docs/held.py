@@ -17,9 +17,14 @@ VALUES: Final = {
     "that is new or changes is flagged",
     "update": "`checkout`, `rebase`, `merge`, `none`",
     "name": "anything but an option or a command",
+    "refspec": "a refspec that fetches into the remote's own references",
+    "boolean": "yes or no, in a form that git knows",
+    "recursion": "yes, no or `on-demand`",
+    "version": "`0` or `1`",
 }
 FORMAT_VALUES: Final = {
     "any": "any, if the repository is new",
+    "name": "anything but an option or a command, if the repository is new",
     "work tree": "if the repository of a module is new: the relative path of a directory whose `.git` file leads "
     "back to it, not in a git directory and not behind a link",
 }

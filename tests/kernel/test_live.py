@@ -18,9 +18,8 @@ from tests.support import Ground, kinds, lasting, printed, processes_with, short
 from unspill import Cancelled, Exited, NeverStarted, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import HostError, UsageError
 from unspill.host import libc
-from unspill.model.run import Event
 from unspill.runner.launcher import stop_launchers
-from unspill.sandbox.live import Live
+from unspill.sandbox.sandbox import Live
 
 pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
 
@@ -150,7 +149,7 @@ def test_a_command_can_be_cancelled(live: Live) -> None:
     ours, theirs = os.pipe()
     word = lasting()
 
-    def cancel(_event: Event) -> None:
+    def cancel(_event: object) -> None:
         os.write(theirs, b"x")
 
     result = live.run(f"echo on; sleep {word}", cancel_fd=ours, on_event=cancel)

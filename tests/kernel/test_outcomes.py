@@ -30,7 +30,7 @@ from unspill import (
     TimedOut,
 )
 from unspill.errors import BwrapMissing, BwrapUnsafe, SandboxUnavailable, UsageError
-from unspill.runner import perform
+from unspill.runner import launcher
 from unspill.runner.launcher import Launcher, get_launcher
 from unspill.runner.watch import Watch
 
@@ -142,12 +142,12 @@ def test_a_run_that_is_given_up_at_the_last_moment_does_not_begin(
         return ground.run(f"sleep {word}", after=after, cancel_fd=read_end, on_event=started.append).outcome
 
     until_dead = Watch.until_dead
-    monkeypatch.setattr(perform, "get_launcher", give_up_and_launch)
+    monkeypatch.setattr(launcher, "get_launcher", give_up_and_launch)
     monkeypatch.setattr(Watch, "until_dead", watch_late)
     assert attempt() == Cancelled()
     assert not any(isinstance(event, Started) for event in started)
     assert ground.left_behind() == []
-    monkeypatch.setattr(perform, "is_given_up", lambda _fd: False)
+    monkeypatch.setattr(launcher, "is_given_up", lambda _fd: False)
     os.read(read_end, 1)
     assert attempt() == Cancelled()
     assert any(isinstance(event, Started) for event in started)

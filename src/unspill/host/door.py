@@ -163,7 +163,7 @@ def be_door(init: int, to: int, begin: int, protection: Protection) -> NoReturn:
         except OSError as error:
             sock.send(frame(READY, value=error.errno or -1))
             os._exit(1)
-        Door(sock).serve()
+        DoorLoop(sock).serve()
     finally:
         os._exit(1)
 
@@ -191,7 +191,7 @@ def _rename() -> None:
     libc.set_name(_NAME)
 
 
-class Door:
+class DoorLoop:
     """The loop of the door process."""
 
     def __init__(self, sock: Socket) -> None:

@@ -137,13 +137,13 @@ def drop_capabilities() -> None:
     _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
-class _Program(ctypes.Structure):
+class _FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
 def set_filter(program: bytes) -> None:
     """Have each system call of this process and of all that it starts judged by a program, for good."""
-    given = _Program(len(program) // _INSTRUCTION_BYTES, program)
+    given = _FilterProgram(len(program) // _INSTRUCTION_BYTES, program)
     _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(given), 0, 0), "seccomp")
 
 

@@ -352,19 +352,18 @@ class LiveRun(SpawnedRun):
     def __init__(self, job: Job, reply: Socket, bwrap: int, told: int, block: int) -> None:
         super().__init__(job, reply, bwrap, told, block)
         self.door = 0
-        self.door_fd: int | None = None
+        self.doors: list[int] = []
         self.attached: list[bytes] = []
 
     def descriptors(self) -> tuple[int, ...]:
-        """Wait for the door as well: the pid 1 of its namespace does not end before it is reaped."""
-        alive = () if self.door_fd is None or is_dead(self.door_fd, 0) else (self.door_fd,)
-        return (*super().descriptors(), *alive)
+        """Wait for the doors as well: the pid 1 of their namespace does not end before they are reaped."""
+        return (*super().descriptors(), *(fd for fd in self.doors if not is_dead(fd, 0)))
 
     def finish(self) -> None:
-        """Let go of the door too."""
+        """Let go of the doors too."""
         super().finish()
-        if self.door_fd is not None:
-            os.close(self.door_fd)
+        for fd in self.doors:
+            os.close(fd)
 
     def hear(self) -> None:
         """Do what the caller asks for, and answer."""
@@ -426,9 +425,11 @@ class LiveRun(SpawnedRun):
             os.close(home)
             os.close(begin_read)
         try:
-            if self.door_fd is not None:
-                os.close(self.door_fd)
-            self.door_fd = os.pidfd_open(self.door)
+            # One that is waited for must not be closed: another would get its number, and nobody would wait for that
+            for fd in [fd for fd in self.doors if fd not in self.awaited]:
+                self.doors.remove(fd)
+                os.close(fd)
+            self.doors.append(os.pidfd_open(self.door))
             for path in self.job.cgroups:
                 write_setting(path, b"%d" % self.door)
             os.write(begin_write, b"x")

@@ -37,8 +37,6 @@ TAB = 8
 # Before each row of a line that was cut to the width of a terminal
 ROW_MARK = "| "
 _NARROWEST = 20
-# A longer name shows its spaces, so that none that a terminal wraps looks like a line of words
-_LONGEST_WITH_SPACES = 40
 _ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"})
 # Printable, and yet a blank, a slash, a dot, a stroke, or a letter of ASCII in another shape
 _MISLEADING = frozenset(
@@ -238,9 +236,9 @@ def shell_word(name: bytes) -> str:
     """Return a name as one word of a shell that is safe to print and to paste."""
     if name and _BARE.issuperset(name):
         return name.decode("ascii")
-    if _PRINTABLE.issuperset(name) and not (b" " in name and len(name) > _LONGEST_WITH_SPACES):
+    if _PRINTABLE.issuperset(name):
         return "'" + name.decode("ascii").replace("'", "'\\''") + "'"
-    return "$'" + "".join("\\x20" if byte == 0x20 else _escaped(byte) for byte in name) + "'"
+    return "$'" + "".join(_escaped(byte) for byte in name) + "'"
 
 
 def fold(path: bytes, aliases: dict[str, str]) -> bytes:

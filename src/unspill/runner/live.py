@@ -33,7 +33,7 @@ from unspill.model.plan import File, Overlay, Tmpfs
 from unspill.model.run import NeverStarted
 from unspill.plan.argv import build_fence, handled_rights, rule_rights
 from unspill.plan.build import COMMAND_FILE
-from unspill.runner.start import launch, make_group_of, umask_of_caller
+from unspill.runner.launcher import launch, make_group_of, umask_of_caller
 from unspill.runner.watch import (
     RunControl,
     RunPipes,
@@ -45,8 +45,8 @@ from unspill.runner.watch import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _socket import socket
     from collections.abc import Iterable
+    from socket import SocketType
     from typing import Any
 
     from unspill.host.cgroup import Group
@@ -110,7 +110,7 @@ class LiveSandbox:
         self._shape: Plan | None = None
         self._launched: Launched | None = None
         self._group: Group | None = None
-        self._door: socket | None = None
+        self._door: SocketType | None = None
         self._init_fd = -1
         self._listener: int | None = None
         self._number = 0

@@ -11,7 +11,7 @@ from unspill.errors import UnspillError
 from unspill.model.plan import Overlay
 from unspill.model.run import Cancelled, Exited, NeverStarted, Output, Remains
 from unspill.record import Record
-from unspill.runner.start import StartReport, fresh_directories, kept_directories, launch, make_group_of
+from unspill.runner.launcher import StartReport, fresh_directories, kept_directories, launch, make_group_of
 from unspill.runner.watch import (
     MemoryWatch,
     RunPipes,

@@ -11,6 +11,9 @@
         sandbox.changes(); sandbox.diff()          # what is held
         sandbox.apply(["src"]); sandbox.discard()
 
+        with sandbox.live() as live:               # stays alive: many short commands take a fraction of the time
+            live.run("git status")
+
 There is one sandbox named `default` per project, reopened wherever it is asked for; other names are others. What is
 held is seen by the next run of that sandbox. Runs of one sandbox follow one another.
 
@@ -23,8 +26,10 @@ from __future__ import annotations
 
 import os
 import time
+from _thread import allocate_lock
 
 from unspill.errors import (
+    HostError,
     SandboxUnavailable,
     UsageError,
 )
@@ -80,11 +85,9 @@ if TYPE_CHECKING:
     )
     from unspill.model.run import Event, Run, Traffic
     from unspill.permissions.broker import Broker
-    from unspill.runner import aio
-    from unspill.runner.live import LiveSandbox
-    from unspill.sandbox import apply, history, live, permits, review, upkeep
+    from unspill.runner import aio, live
+    from unspill.sandbox import apply, history, permits, review, upkeep
     from unspill.sandbox.history import Backup
-    from unspill.sandbox.live import Live
     from unspill.sandbox.planning import Command, RunSpec
     from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import OnChange, RunResult
@@ -96,7 +99,7 @@ if TYPE_CHECKING:
 else:
     apply = lazy_module("unspill.sandbox.apply")  # lazy: apply
     history = lazy_module("unspill.sandbox.history")  # lazy: history
-    live = lazy_module("unspill.sandbox.live")  # lazy: live sandboxes
+    live = lazy_module("unspill.runner.live")  # lazy: live sandboxes
     permits = lazy_module("unspill.sandbox.permits")  # lazy: approvals
     review = lazy_module("unspill.sandbox.review")  # lazy: diff
     upkeep = lazy_module("unspill.sandbox.upkeep")  # lazy: upkeep
@@ -104,7 +107,8 @@ else:
 
 
 _PRUNED = "pruned"
-NOTHING_MORE: More = (False, (), (), (), ())
+_PLAIN_RUN = "Use `Sandbox.run` for this one."
+_NOTHING_MORE: More = (False, (), (), (), ())
 
 TEMPORARY = "temporary"
 
@@ -465,25 +469,6 @@ class Sandbox(Looking):
         # Not before: the command line loads it while the command begins
         return record_run(self._project, spec, result)
 
-    def _run_live(
-        self,
-        live: LiveSandbox,
-        command: Command,
-        *,
-        working_dir: str | None,
-        env: Mapping[str, str] | None,
-        stdin: object,
-        bounds: Limits,
-        after: After | None,
-        after_cancel: After | None,
-        on_event: Callable[[Event], None] | None,
-        cancel_fd: int | None,
-    ) -> RunResult:
-        options = self._options(after, after_cancel, stdin, bounds)
-        spec = make_spec(self._project, command, working_dir, env, bounds)
-        spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, live=live, **options)
-        return self._run(spec, NOTHING_MORE, None, unsandboxed=False)
-
     def _bounds(self, timeout: float | None, limits: Limits | None) -> Limits:
         bounds = self._project.means.policy.limits if limits is None else limits
         return bounds if timeout is None else bounds.replace(wall_s=timeout)
@@ -525,7 +510,7 @@ class Sandbox(Looking):
         Raises:
             HostError: this machine can't, or the policy has no sandbox, or a rootfs that commands write to.
         """
-        return live.Live(self)
+        return Live(self)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
@@ -629,6 +614,78 @@ class Sandbox(Looking):
         """Let go of the store. What is held stays held; what was dropped is removed when this returns."""
         wait_until_clean()
         self._project.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        self.close()
+
+
+class Live:
+    """A sandbox that stays alive. Its commands follow one another, from whichever threads they come."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        project = sandbox._project
+        project.means.check_sandbox()
+        if project.means.engine != "mount" or not project.means.facts.own_namespace:
+            raise HostError(
+                "A live sandbox is not possible here: unspill needs namespaces of its own for it.",
+                remedy="Use `Sandbox.run`; `unspill doctor` shows what is missing.",
+            )
+        if project.means.policy.rootfs_writable:
+            raise HostError("A live sandbox can't have a rootfs that commands write to.", remedy="Use `Sandbox.run`.")
+        self._sandbox = sandbox
+        self._live = live.LiveSandbox(project.means.facts)
+        self._lock = allocate_lock()
+        self._is_closed = False
+
+    def run(
+        self,
+        command: Command,
+        *,
+        working_dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes | int | None = None,
+        timeout: float | None = None,
+        limits: Limits | None = None,
+        after: After | None = None,
+        after_cancel: After | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        cancel_fd: int | None = None,
+    ) -> RunResult:
+        """Run a command in this sandbox and return when every process that it started is dead.
+
+        Arguments and result are those of `Sandbox.run`. What that may ask for beyond the policy needs a sandbox of its
+        own.
+
+        Raises:
+            UsageError: the command or the directory is wrong, the limits are others than the sandbox was built with,
+                or it is closed.
+            SandboxUnavailable: we failed, not the command.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise UsageError("this live sandbox is closed", remedy="Make another one with `Sandbox.live`.")
+            bounds = self._bounds(timeout, limits)
+            options = self._sandbox._options(after, after_cancel, stdin, bounds)
+            spec = make_spec(self._sandbox._project, command, working_dir, env, bounds)
+            spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, live=self._live, **options)
+            return self._sandbox._run(spec, _NOTHING_MORE, None, unsandboxed=False)
+
+    def _bounds(self, timeout: float | None, limits: Limits | None) -> Limits:
+        built = self._sandbox.policy.limits
+        wanted = built if limits is None else limits
+        # These two are the caller's to watch; the others are set when the sandbox is built
+        if wanted.replace(wall_s=built.wall_s, output_bytes=built.output_bytes) != built:
+            raise UsageError("a live sandbox keeps the limits that it was built with", remedy=_PLAIN_RUN)
+        return wanted if timeout is None else wanted.replace(wall_s=timeout)
+
+    def close(self) -> None:
+        """End the sandbox; return when every process of it is dead."""
+        with self._lock:
+            self._is_closed = True
+            self._live.close()
 
     def __enter__(self) -> Self:
         return self
