@@ -11,12 +11,14 @@ import pickle
 import resource
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from unspill import Policy, RunResult, Sandbox
+from unspill.layers.lifecycle import wait_until_clean
 from unspill.model.permission import Egress, Question
 from unspill.permissions.approvers import Callback
 
@@ -93,7 +95,8 @@ def run_and_cancel(command: str, settings: dict[str, Any], seconds: float) -> bo
 def count() -> tuple[int, int]:
     """Return how many threads and descriptors this process has."""
     gc.collect()
-    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+    wait_until_clean()
+    return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
 def limit(descriptors: int) -> None:

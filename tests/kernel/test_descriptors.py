@@ -15,6 +15,7 @@ import pytest
 from tests.support import Ground
 from unspill import OutputChunk, RunResult, Sandbox
 from unspill.errors import SandboxUnavailable
+from unspill.layers.lifecycle import wait_until_clean
 
 if TYPE_CHECKING:
     from unspill.model.policy import After
@@ -54,6 +55,7 @@ class Alive:
 
 
 def count_descriptors() -> int:
+    wait_until_clean()
     return len(os.listdir("/proc/self/fd"))
 
 

@@ -18,6 +18,7 @@ from unspill import RunResult, Sandbox
 from unspill.errors import PolicyError
 from unspill.host import spawner as module
 from unspill.host.spawner import make_listener
+from unspill.layers.lifecycle import wait_until_clean
 from unspill.model.policy import Network
 from unspill.permissions.approvers import Callback
 from unspill.plan.build import HOST_NETWORK
@@ -154,6 +155,7 @@ def sandbox(started: tuple[int, object]) -> int:
 
 
 def descriptors() -> int:
+    wait_until_clean()
     return len(os.listdir("/proc/self/fd"))
 
 

@@ -30,6 +30,7 @@ from unspill import (
     TimedOut,
 )
 from unspill.errors import BwrapMissing, BwrapUnsafe, SandboxUnavailable, UsageError
+from unspill.layers.lifecycle import wait_until_clean
 from unspill.runner import launcher
 from unspill.runner.launcher import Launcher, get_launcher
 from unspill.runner.watch import Watch
@@ -572,9 +573,11 @@ def test_the_callers_descriptors_do_not_leak(ground: Ground) -> None:
     before = set(os.listdir("/proc/self/fd"))
     sandbox = ground.sandbox()
     sandbox.run("true")
+    wait_until_clean()
     opened = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         sandbox.run("echo x; exit 1", stdin=b"y")
+    wait_until_clean()
     assert len(os.listdir("/proc/self/fd")) == opened
     assert opened <= len(before) + 8
     assert resource.getrlimit(resource.RLIMIT_CORE)  # the caller's own limits are its own

@@ -18,6 +18,7 @@ from tests.unit.network.hellos import real_hello
 from tests.unit.network.host_vectors import VECTORS
 from tests.unit.network.scene import Names, Scene, echo, read_all, scene, server, wait_until
 from tests.unit.network.test_protocols import AMBIGUOUS
+from unspill.layers.lifecycle import wait_until_clean
 from unspill.model.run import Budget
 from unspill.network import relay
 from unspill.network.proxy import DENIALS_KEPT, ProxyLimits, Questions
@@ -47,6 +48,7 @@ def opened(stage: Scene, authority: str) -> socket.socket:
 
 
 def descriptors() -> int:
+    wait_until_clean()
     return len(os.listdir("/proc/self/fd"))
 
 

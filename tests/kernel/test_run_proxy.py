@@ -16,6 +16,7 @@ from tests.support import Ground
 from tests.unit.network.scene import wait_until
 from unspill import Exited, RunResult, Sandbox
 from unspill.errors import PolicyError, SandboxUnavailable
+from unspill.layers.lifecycle import wait_until_clean
 from unspill.model.policy import Network
 from unspill.runner.launcher import get_launcher
 
@@ -26,7 +27,9 @@ REFUSED = "curl -sS http://evil.org/"
 
 
 def counted() -> tuple[int, int]:
-    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+    """Return how many threads and descriptors this process has when nothing works beside any more."""
+    wait_until_clean()
+    return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
 def is_refused(result: RunResult) -> bool:
