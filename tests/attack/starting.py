@@ -59,8 +59,10 @@ def forked_spawner(arena: Arena, changes: dict[str, Any], **forced: Any) -> Iter
         for name, value in changes.items():
             patch.setattr(name, value)
 
+        get_launcher = launcher.get_launcher
+
         def fork(**named: Any) -> launcher.Launcher:
-            return launcher.get_launcher(**{**named, **forced, "may_fork": True})
+            return get_launcher(**{**named, **forced, "may_fork": True})
 
         patch.setattr("unspill.runner.launcher.get_launcher", fork)
         try:
