@@ -452,6 +452,7 @@ def tmp_path_on_a_filesystem(request: pytest.FixtureRequest, tmp_path: Path) -> 
         yield path
 
 
+@pytest.mark.slow
 @both_profiles
 def test_a18_of_all_types_numbers_directions_and_known_sizes_only_the_listed_requests_reach_the_kernel(
     arena: Arena, profile: Profile
