@@ -21,7 +21,7 @@ from unspill.host import libc
 from unspill.runner.launcher import stop_launchers
 from unspill.sandbox.sandbox import Live
 
-pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
+pytestmark = [pytest.mark.kernel, pytest.mark.rootfs_view]
 
 
 @pytest.fixture
@@ -36,6 +36,7 @@ def live(sandbox: Sandbox) -> Iterator[Live]:
         yield live
 
 
+@pytest.mark.bwrap
 def test_each_command_has_the_changes_of_its_own(ground: Ground, live: Live) -> None:
     first = live.run("echo one > a", after="hold")
     second = live.run("cat a; echo two > b; rm a", after="hold")
@@ -95,6 +96,7 @@ def test_what_is_no_project_stays_between_commands(live: Live) -> None:
     assert live.run("cat /tmp/x ~/y").stdout.head == b"kept\nkept\n"
 
 
+@pytest.mark.bwrap
 def test_what_a_command_leaves_running_is_ended_with_it_and_named(live: Live) -> None:
     word = lasting()
     result = live.run(f"sleep {word} & setsid sleep {word} & echo started")
@@ -191,6 +193,7 @@ cut -d' ' -f5-6,9 /proc/self/mountinfo | sort -u; cat /proc/self/oom_score_adj; 
 NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup", "pid")
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize("profile", ["default", "strict"])
 def test_a_joined_command_is_as_closed_in_as_a_plain_one(ground: Ground, profile: str) -> None:
     """Identity, capabilities, filter, limits, descriptors, variables, namespaces, mounts, umask, signals."""
