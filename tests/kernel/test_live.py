@@ -17,7 +17,7 @@ import pytest
 from tests.support import Ground, kinds, lasting, printed, processes_with, short
 from unspill import Cancelled, Exited, NeverStarted, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import HostError, UsageError
-from unspill.host import libc
+from unspill.host import door, libc
 from unspill.runner.launcher import stop_launchers
 from unspill.sandbox.sandbox import Live
 
@@ -205,6 +205,17 @@ def test_a_joined_command_is_as_closed_in_as_a_plain_one(ground: Ground, profile
         # What layers are put on; it is empty, and never seen while a command runs
         assert [line for line in seen if line not in expected] == [f"{ground.inside()} rw,nosuid,nodev,relatime tmpfs"]
         assert [line for line in expected if line not in seen] == []
+
+
+def test_without_what_the_door_takes_on_a_joined_command_is_open(
+    ground: Ground, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the test before: the filter and what goes with it are the door's to set."""
+    monkeypatch.setattr(door.Protection, "take_on", lambda _protection: None)
+    with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox, sandbox.live() as live:
+        plain, joined = (told(run(STATUS, after="discard"), "default") for run in (sandbox.run, live.run))
+    other = {line.split(":")[0] for line in plain if line not in joined}
+    assert {"Seccomp", "NoNewPrivs"} <= other
 
 
 def told(result: RunResult, profile: str) -> list[str]:

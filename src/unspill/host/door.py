@@ -2,13 +2,13 @@
 """The door of a live sandbox: one process inside that starts its commands, and the program that keeps it alive.
 
 The spawner forks the door once into the sandbox's namespaces. There it takes on every protection of a command, then
-starts commands by vfork and execve, a fifth of the time that a new sandbox takes. It is not dumpable from before the
+starts commands by vfork and execve, which saves making a sandbox for each. It is not dumpable from before the
 fork on, so no command can trace it, or read its memory or its descriptors; whoever kills or stops it ends the sandbox.
 
     caller ── requests ──▶ door      marshal: from outside, and only we have the other end
     caller ◀── frames ──── door      four numbers each: what comes from inside is data
 
-pid 1 of a live sandbox is a program of a hundred bytes that only waits. As the kernel's pid 1 it can't be killed from
+pid 1 of a live sandbox is a program of two hundred bytes that only waits. As the kernel's pid 1 it can't be killed from
 inside, so the door ends all that commands have left by one kill(-1).
 """
 
@@ -132,11 +132,11 @@ class Protection:
 
     def take_on(self) -> None:
         """Protect others from this process and all that it starts, for good."""
+        # The fence needs it too
+        libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
         if self.fence is not None:
-            libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
             fence_in(*self.fence)
         libc.drop_capabilities()
-        libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
         for kind, wanted in self.limits:
             hard = resource.getrlimit(kind)[1]
             bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

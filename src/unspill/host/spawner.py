@@ -92,28 +92,39 @@ def find_files(mounts: int, temporary: tuple[Temporary, ...]) -> tuple[int, list
 
     `mounts` is its mount namespace, in which nobody is any more. What is in a new directory is not counted.
     """
-    base = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    found: list[bytes] = []
     try:
-        libc.setns(mounts, libc.CLONE_NEWNS)
-        try:
-            found: list[bytes] = []
+        with OtherMounts(mounts):
             for top, planned in temporary:
                 _look(top, planned, found)
-        finally:
-            _step_back(base)
     except OSError:
         return 0, []  # not ours to enter
-    finally:
-        os.close(base)
     return len(found), [path[:_LONGEST] for path in found[:_MOST_NAMED]]
 
 
-def _step_back(base: int) -> None:
-    try:
-        libc.setns(base, libc.CLONE_NEWNS)
-    except OSError:
-        # Better no run than one that starts from another's mounts
-        os._exit(1)
+class OtherMounts:
+    """A block in another mount namespace, from which this process comes back or does not go on."""
+
+    __slots__ = ("_base", "_mounts")
+
+    def __init__(self, mounts: int) -> None:
+        self._mounts = mounts
+
+    def __enter__(self) -> None:
+        self._base = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            libc.setns(self._mounts, libc.CLONE_NEWNS)
+        except OSError:
+            os.close(self._base)
+            raise
+
+    def __exit__(self, *_rest: object) -> None:
+        try:
+            libc.setns(self._base, libc.CLONE_NEWNS)
+        except OSError:
+            # Better no run than one that starts from another's mounts
+            os._exit(1)
+        os.close(self._base)
 
 
 def _look(directory: bytes, planned: dict[bytes, bytes | None], found: list[bytes]) -> None:
@@ -439,17 +450,13 @@ class LiveRun(SpawnedRun):
     def _attach(self, overlays: Overlays) -> None:
         # Here the lower directories are as the host has them
         made = make_overlays(overlays)
-        base = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            libc.setns(self.mounts[-1], libc.CLONE_NEWNS)
-            try:
+            with OtherMounts(self.mounts[-1]):
                 for fd, (_lowers, dest, _upper, _work) in zip(made, overlays, strict=True):
                     attach(fd, dest)
                     self.attached.append(dest)
-            finally:
-                _step_back(base)
         finally:
-            for fd in (base, *made):
+            for fd in made:
                 os.close(fd)
 
     def _detach(self) -> bool:
@@ -457,9 +464,7 @@ class LiveRun(SpawnedRun):
 
         What could not be taken away stays, and what could is gone: nothing writes to a layer that is not mounted.
         """
-        base = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            libc.setns(self.mounts[-1], libc.CLONE_NEWNS)
+        with OtherMounts(self.mounts[-1]):
             try:
                 while self.attached:
                     libc.umount(self.attached[-1])
@@ -467,10 +472,6 @@ class LiveRun(SpawnedRun):
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
-            finally:
-                _step_back(base)
-        finally:
-            os.close(base)
         return not self.attached
 
 

@@ -70,7 +70,7 @@ def shape_of(plan: Plan, machine: str) -> Plan:
     """Return the plan of the sandbox itself: what is exchanged for each command is left out, and its own only waits.
 
     Raises:
-        HostError: there are no live sandboxes on such a machine, or with such a plan.
+        HostError: there are no live sandboxes on such a machine.
     """
     program = waiting_program(machine)
     if program is None:
@@ -103,7 +103,7 @@ def overlays_of(plan: Plan) -> Overlays:
 
 
 class LiveSandbox:
-    """A sandbox that stays between commands. One command at a time."""
+    """A sandbox that stays between commands. One command at a time; the engine is `mount`, with our own namespaces."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -124,7 +124,7 @@ class LiveSandbox:
 
         Raises:
             SandboxUnavailable: it can't be built, or the layers can't be mounted.
-            HostError: live sandboxes are not possible here.
+            HostError: there are no live sandboxes on such a machine.
         """
         shape = shape_of(plan, os.uname().machine)
         if self._launched is None or shape != self._shape or is_dead(self._init_fd, 0):
@@ -146,10 +146,6 @@ class LiveSandbox:
         return Joined(self, self._number, plan)
 
     def _build(self, shape: Plan, control: RunControl) -> None:
-        if not self._facts.own_namespace or shape.engine != "mount":
-            raise HostError(
-                "Live sandboxes are not possible here: the spawner has no namespaces of its own.", remedy=_REMEDY
-            )
         pipes = RunPipes(has_stdin=False)
         self._group = make_group_of(shape, self._facts, control.run)
         try:
@@ -172,12 +168,13 @@ class LiveSandbox:
             poll.register(fd, select.POLLIN)
         while True:
             for fd, _event in poll.poll():
-                if fd == pipes.stdout:
-                    if os.read(fd, 1) and self._init_fd >= 0:
-                        return
-                    poll.unregister(fd)
-                else:
+                if fd != pipes.stdout:
                     self._hear_of_start(pipes)
+                elif self._init_fd >= 0 and os.read(fd, 1):
+                    return
+                elif self._init_fd >= 0:
+                    # Its end; the spawner says why
+                    poll.unregister(fd)
 
     def _hear_of_start(self, pipes: RunPipes) -> None:
         assert self._launched is not None
@@ -284,8 +281,8 @@ class LiveSandbox:
         [found] = self._ask(("look",), "seen")
         return found[0], found[1]
 
-    def clear(self) -> bool:
-        """Kill all that commands started; tell whether that is done, for which the door is believed only here."""
+    def ask_to_clear(self) -> bool:
+        """Ask the door to kill all that commands started, which it answers with a frame; False if it is gone."""
         assert self._door is not None
         try:
             send(self._door, ("clear",))
@@ -381,7 +378,7 @@ class Joined:
 
     def _clear(self) -> None:
         """Have everything killed; where the door does not say in time that it is, the sandbox is ended."""
-        if self._sandbox.clear():
+        if self._sandbox.ask_to_clear():
             while (found := self._sandbox.frame(_ANSWER_MS)) is not None:
                 if found[0] == QUIET:
                     if found[2]:

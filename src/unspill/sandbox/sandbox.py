@@ -11,7 +11,7 @@
         sandbox.changes(); sandbox.diff()          # what is held
         sandbox.apply(["src"]); sandbox.discard()
 
-        with sandbox.live() as live:               # stays alive: many short commands take a fraction of the time
+        with sandbox.live() as live:               # stays alive, for many short commands
             live.run("git status")
 
 There is one sandbox named `default` per project, reopened wherever it is asked for; other names are others. What is
@@ -502,7 +502,7 @@ class Sandbox(Looking):
         return permits.make_broker(self._project.store, self._project.means.policy, self._project.locations, approver)
 
     def live(self) -> Live:
-        """Return a sandbox that stays alive between commands, each of which then takes a fraction of the time.
+        """Return a sandbox that stays alive between commands, which saves making one for each.
 
         Use it in a `with` block: at its end all processes are ended, and `/tmp` and the home directory go. What a
         command changes is applied, held or discarded as by `run`.

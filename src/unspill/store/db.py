@@ -65,7 +65,6 @@ PARTS = (
     *(b"layers", b"work", b"runs", b"locks", b"copies", b"operations", b"pending", b"masks", b"bases", b"audit"),
     *(b"empty", b"skeletons"),
 )
-_PARTS = frozenset(PARTS)
 
 
 def check_state_dir(state: bytes) -> bool:
@@ -119,7 +118,9 @@ def make_parts(state: bytes) -> None:
 
 
 def mend_parts(state: bytes) -> None:
-    """Make the parts again that somebody has removed. What was in them is lost, but nothing else stops.
+    """Make the parts again that somebody removed, or that a copy without empty directories does not have.
+
+    What was in them is lost, but nothing else stops.
 
     Raises:
         StoreError: something else is in the place of one, or it can't be made.
@@ -280,9 +281,6 @@ class Store:
             make_state_dir(state)
             check_state_dir(state)
             _make_private_file(path)
-        elif not _PARTS.issubset(os.listdir(state)):
-            # Somebody tidied up, or put back a copy without empty directories
-            make_state_dir(state)
         db = Database(path)
         try:
             version = read_version(db)
