@@ -7,6 +7,7 @@ Nothing that only some tests need belongs here.
 import gc
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,9 @@ CACHE: Final = Path.home() / ".cache" / "unspill-tests"
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.fspath(CACHE / "hypothesis"))
 
 import hypothesis  # noqa: E402
+
+# What is collected stays to the end: it would be looked through for garbage again and again
+gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,9 +87,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # Twelve thousand tests would be looked through for garbage again and again
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def leave_out_other_views(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -100,6 +104,16 @@ def leave_out_other_views(config: pytest.Config, items: list[pytest.Item]) -> No
             others.append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if item not in others]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail the test that leaves its worker in another directory, instead of one that comes later."""
+    yield
+    here = os.getcwd()
+    if here != os.fspath(item.config.invocation_params.dir):
+        os.chdir(item.config.invocation_params.dir)
+        raise AssertionError(f"this test left the process in {here}")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real terminal emulator without a screen: a pane of tmux, in a server of its own."""
+"""A real terminal emulator without a screen: a pane of tmux, in a server of its own, and somebody who types there."""
 
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -17,7 +18,7 @@ WAIT_S: Final = 30.0
 
 
 class Pane:
-    """One terminal in which a script was run to its end."""
+    """One terminal in which a script was run to its end, or in which somebody types."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -35,6 +36,38 @@ class Pane:
         """Return what is on the screen, without the blank lines below it; wrapped lines are one."""
         text = self.tmux("capture-pane", "-p", "-J", *(["-e"] if with_attributes else []))
         return [line.rstrip() for line in text.rstrip().splitlines()]
+
+    def type(self, *keys: str) -> None:
+        """Press keys, by the names that tmux has for them: `C-c`, `Enter`; all else is a text."""
+        self.tmux("send-keys", *keys)
+
+    def see(self, pattern: str) -> str:
+        """Wait until something is on the screen; return what that is."""
+        deadline = time.monotonic() + WAIT_S
+        while not (found := re.search(pattern, "\n".join(self.lines()), re.MULTILINE)):
+            assert time.monotonic() < deadline, (pattern, self.lines())
+            time.sleep(0.02)
+        return found[0]
+
+    def enter(self, line: str, pattern: str) -> str:
+        """Type a line, and wait until something is on the screen that is not there when the line is typed."""
+        self.type("-l", line)
+        self.see(re.escape(line) + "$")
+        self.type("Enter")
+        return self.see(pattern)
+
+
+@contextmanager
+def typed(cwd: Path, scratch: Path, *, rows: int = ROWS, columns: int = COLUMNS) -> Iterator[Pane]:
+    """Sit somebody at a shell in a terminal, with `out> ` for its prompt."""
+    pane = Pane(Path(tempfile.mkdtemp(dir=scratch)) / "socket")
+    shell = ["env", "PS1=out> ", "TERM=screen-256color", "bash", "--norc", "--noprofile"]
+    pane.tmux("new-session", "-d", "-x", str(columns), "-y", str(rows), "-c", os.fspath(cwd), *shell)
+    try:
+        pane.see("^out>")
+        yield pane
+    finally:
+        pane.tmux("kill-server")
 
 
 @contextmanager

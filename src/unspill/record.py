@@ -7,8 +7,9 @@ could not afford them. Nothing on the way of `unspill run` imports dataclasses, 
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
+from _operator import attrgetter
 
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,11 +20,19 @@ else:
         return lambda cls: cls
 
 
+def _getter(fields: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what gives the values of all fields at once: in C, since records are copied and compared everywhere."""
+    if len(fields) > 1:
+        return attrgetter(*fields)
+    return lambda record: tuple(getattr(record, field) for field in fields)
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class RecordType(type):
     """Turns the annotations of a class body into slots and keyword arguments."""
 
     _setters: dict[str, Any]
+    _values: Callable[[Any], tuple[Any, ...]]
 
     def __new__(mcls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> RecordType:
         own = [field for field, kind in body.get("__annotations__", {}).items() if "ClassVar" not in kind]
@@ -38,6 +47,7 @@ class RecordType(type):
         cls = super().__new__(mcls, name, bases, body)
         # The slots' own setters pass by the __setattr__ that freezes the record
         cls._setters = {field: getattr(cls, field).__set__ for field in fields}
+        cls._values = _getter(fields)
         return cls
 
 
@@ -75,15 +85,18 @@ class Record(metaclass=RecordType):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, not deep."""
-        return {field: getattr(self, field) for field in type(self).__match_args__}
+        cls = type(self)
+        return dict(zip(cls.__match_args__, cls._values(self), strict=True))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record) or type(self) is not type(other):
             return NotImplemented
-        return self.as_dict() == other.as_dict()
+        cls = type(self)
+        return cls._values(self) == cls._values(other)
 
     def __hash__(self) -> int:
-        return hash((type(self), *self.as_dict().values()))
+        cls = type(self)
+        return hash((cls, *cls._values(self)))
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{field}={value!r}" for field, value in self.as_dict().items())

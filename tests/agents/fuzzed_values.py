@@ -227,7 +227,10 @@ ARGUMENTS: Final[dict[str, dict[str, tuple[Any, ...]]]] = {
         "roots": (["."], [], ["/"], ["/etc", "~"], *([path] for path in PATHS)),
         "timeout_s": (1, 0.5, 2, *NUMBERS),
         "stdin": TEXTS,
+        "background": (False, False, False, True),
     },
+    "output": {"run": COUNTS, "offset": COUNTS, "wait_s": (0, 0, *ODD)},
+    "kill": {"run": COUNTS},
     "changes": {"run": COUNTS, "offset": COUNTS},
     "diff": {
         "paths": (["readme"], ["sub"], ["../secret"], ["*", "?"], [], *([path] for path in PATHS)),
@@ -246,7 +249,7 @@ ARGUMENTS: Final[dict[str, dict[str, tuple[Any, ...]]]] = {
         "replace_all": (True, False),
     },
 }
-NEEDED: Final = {"run": 1, "read": 1, "write": 2, "edit": 3}
+NEEDED: Final = {"run": 1, "output": 1, "kill": 1, "read": 1, "write": 2, "edit": 3}
 UNKNOWN: Final = (
     *("root", "cwd", "env", "limits", "policy", "bwrap", "view", "after", "sandbox", "project", "approver", "engine"),
     *(

@@ -11,7 +11,7 @@ import sys
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from tests.agents.mcp_world import PROGRAM
+from tests.prepared import PROGRAM
 
 
 async def main(project: str, named: str) -> None:

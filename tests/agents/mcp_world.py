@@ -6,22 +6,19 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitRequestParams, ElicitResult, TextContent
 
+from tests.prepared import PREPARED_SERVER, PROGRAM
 from tests.support import Ground, processes_with
 
 MODES = ("auto", "legacy")
 """What the SDK calls the eras: `auto` finds the one of 2026-07-28, `legacy` is the handshake."""
-
-PROGRAM = os.fspath(Path(sys.executable).with_name("unspill"))
 
 
 class Person:
@@ -64,7 +61,7 @@ def command_of(ground: Ground, *words: str) -> StdioServerParameters:
     return StdioServerParameters(
         command=PROGRAM,
         args=["mcp", *([] if named else ("--project", os.fspath(ground.project))), *words],
-        env={**os.environ},
+        env={**os.environ, **PREPARED_SERVER},
         cwd=ground.project,
     )
 

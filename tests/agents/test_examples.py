@@ -28,7 +28,7 @@ def test_the_example_of_a_client(answer: str, ground: Ground) -> None:
         env={**os.environ, "PATH": programs},
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("tools: run changes diff undo read write list edit\nrun: Exit code: 0\n")
+    assert done.stdout.startswith("tools: run output kill changes diff undo read write list edit\nrun: Exit code: 0\n")
     assert "\nOutput:\nhello\n" in done.stdout
     assert "curl example.org" in done.stdout
     assert "ERROR: " in done.stdout

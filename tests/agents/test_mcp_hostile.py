@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.agents.wire import ERAS, PROGRAM, Era, Wire, wired
+from tests.agents.wire import ERAS, Era, Wire, wired
+from tests.prepared import PROGRAM
 from tests.support import Ground, lasting, processes_with, run_cli
 
 pytestmark = [pytest.mark.kernel, pytest.mark.agents]
@@ -252,7 +253,7 @@ def test_e4_no_tool_applies_or_grants_and_calling_one_by_its_name_does_nothing(
     ground.configure('after = "hold"\n')
     with wired(ground.project, tmp_path / "log", era) as wire:
         names = [one["name"] for one in wire.ask("tools/list")["result"]["tools"]]
-        assert set(names) == {"run", "changes", "diff", "undo", "read", "write", "list", "edit"}
+        assert set(names) == {"run", "output", "kill", "changes", "diff", "undo", "read", "write", "list", "edit"}
         wire.call("write", {"path": "held", "content": "x"})
         for name in FORBIDDEN:
             for arguments in ({}, {"paths": ["held"]}, {"all": True}):

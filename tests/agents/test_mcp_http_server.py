@@ -378,7 +378,7 @@ def test_a_server_ends_when_it_is_told_to_though_clients_are_connected(tmp_path:
         assert "Traceback" not in served.log.read_text()
 
 
-TOOLS = ["run", "changes", "diff", "undo", "read", "write", "list", "edit"]
+TOOLS = ["run", "output", "kill", "changes", "diff", "undo", "read", "write", "list", "edit"]
 
 
 @contextlib.asynccontextmanager

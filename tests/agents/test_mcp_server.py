@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from tests.agents.mcp_world import (
     DECLINE,
     MODES,
-    PROGRAM,
     Bare,
     Person,
     connected,
@@ -34,6 +33,7 @@ from tests.agents.mcp_world import (
     until_gone,
     until_started,
 )
+from tests.prepared import PROGRAM
 from tests.support import Ground, lasting, processes_with, run_cli
 from unspill.adapters.answers import Answer
 from unspill.adapters.mcp import resources
@@ -520,14 +520,14 @@ def test_the_same_command_forges_an_answer_where_it_has_the_server_s_own_output(
 
 
 @pytest.mark.kernel
-def test_two_clients_of_one_sandbox_follow_one_another(ground: Ground) -> None:
-    ground.write("count", "0\n")
-    # Without turns, both would read the same number
-    command = {"command": "read n < count; sleep 0.05; echo $((n + 1)) > count"}
+def test_two_clients_of_one_sandbox_go_on_beside_each_other(ground: Ground) -> None:
+    ground.write("count", "10\n")
 
     async def steps() -> None:
         async with connected(ground, MODES[0]) as one, connected(ground, MODES[1]) as other:
-            calls = [client.call_tool("run", command) for _time in range(5) for client in (one, other)]
+            commands = [{"command": f"sleep 0.05; echo {number} > made-{number}"} for number in range(10)]
+            clients = [one, other] * 5
+            calls = [client.call_tool("run", command) for client, command in zip(clients, commands, strict=True)]
             results = await asyncio.gather(*calls)
             assert [text_of(result).startswith("Exit code: 0\n") for result in results] == [True] * 10
             word = lasting()
@@ -540,7 +540,7 @@ def test_two_clients_of_one_sandbox_follow_one_another(ground: Ground) -> None:
             await until_gone(word)
 
     in_world(steps)
-    assert (ground.project / "count").read_text() == "10\n"
+    assert [(ground.project / f"made-{number}").read_text() for number in range(10)] == [f"{n}\n" for n in range(10)]
 
 
 _IN_OPEN = 0x20

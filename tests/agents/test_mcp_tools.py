@@ -26,8 +26,8 @@ from unspill.permissions.approvers import Callback, RetryQueue
 
 pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
-NAMES = ["run", "changes", "diff", "undo", "read", "write", "list", "edit"]
-READ_ONLY = {"changes", "diff", "read", "list"}
+NAMES = ["run", "output", "kill", "changes", "diff", "undo", "read", "write", "list", "edit"]
+READ_ONLY = {"output", "changes", "diff", "read", "list"}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -40,7 +40,7 @@ def test_every_tool_says_and_does_what_it_does_in_the_library(ground: Ground, mo
             listed = (await client.list_tools()).tools
             assert [tool.name for tool in listed] == NAMES
             assert [(tool.description, tool.input_schema) for tool in listed] == [
-                (tool.description, tool.schema) for tool in tools_of(sandbox)
+                (tool.description, tool.schema) for tool in tools_of(sandbox, has_background=True)
             ]
             hints = {tool.name: tool.annotations for tool in listed}
             assert {name for name, hint in hints.items() if hint and hint.read_only_hint} == READ_ONLY
@@ -119,7 +119,7 @@ def test_without_a_project_the_tools_serve_a_playground(ground: Ground) -> None:
         async with connected(ground, MODES[0], "--no-project", "--may-apply") as client:
             assert client.instructions == server.WITHOUT_PROJECT
             tools = (await client.list_tools()).tools
-            assert [tool.name for tool in tools] == ["run", "read", "write", "list", "edit"]
+            assert [tool.name for tool in tools] == ["run", "output", "kill", "read", "write", "list", "edit"]
             assert (await client.list_resources()).resources == [], "nothing is ever held"
             ran = await client.call_tool("run", {"command": f"pwd; cat {ground.project}/notes.txt; echo x > made"})
             assert f"Output:\n{ground.home}/playground\n" in text_of(ran)
@@ -260,8 +260,9 @@ def box(ground: Ground, kind: str) -> Sandbox:
 def test_with_several_projects_nothing_is_said_that_is_untrue_of_one(ground: Ground, pair: tuple[str, str]) -> None:
     """What is said without a name is said by each; what one says alone stands after its name; bounds hold for all."""
     boxes = {kind: box(ground, kind) for kind in pair}
-    tools = {kind: tools_of(sandbox) for kind, sandbox in boxes.items()}
-    for at, told in enumerate(Projects(list(boxes.values())).tools()):
+    projects = Projects(list(boxes.values()))
+    tools = {kind: tools_of(one, has_background=projects.has_background) for kind, one in boxes.items()}
+    for at, told in enumerate(projects.tools()):
         each = {kind: tools[kind][at] for kind in pair}
         for kind, tool in each.items():
             assert told.description == tool.description or f"In project {kind}:\n{tool.description}" in str(

@@ -8,13 +8,14 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from tests.prepared import PREPARED_SERVER, PROGRAM
 
 MODERN: Final = "2026-07-28"
 LEGACY: Final = "2025-11-25"
@@ -23,7 +24,6 @@ Era = Literal["legacy", "modern"]
 # What a client sends back to a question, each in a message of its own
 Person = Callable[[dict[str, Any]], list[dict[str, Any]]]
 ERAS: Final[tuple[Era, ...]] = ("legacy", "modern")
-PROGRAM: Final = Path(sys.executable).with_name("unspill")
 
 
 class Wire:
@@ -168,10 +168,16 @@ def wired(
     person: Person | None = None,
 ) -> Iterator[Wire]:
     """Run `unspill mcp` over a project until the block is left."""
-    words = [os.fspath(PROGRAM), "mcp", "--project", os.fspath(project), *options]
+    words = [PROGRAM, "mcp", "--project", os.fspath(project), *options]
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=project, pass_fds=pass_fds
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=project,
+            env={**os.environ, **PREPARED_SERVER},
+            pass_fds=pass_fds,
         )
     wire = None
     try:

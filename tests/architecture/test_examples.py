@@ -2,14 +2,18 @@
 """Every example is run by a test, and every framework that there is an extra for has one."""
 
 import ast
+import functools
 import tomllib
 
 from tests.architecture.frameworks import framework_files, imported
 from tests.architecture.sources import ROOT, Source, sources
 
-EXAMPLES = {
-    source.path.removeprefix("examples/"): source for source in sources() if source.path.startswith("examples/")
-}
+
+@functools.cache
+def examples() -> dict[str, Source]:
+    """Return the examples by name; not when this file is imported, for every worker of the suite imports it."""
+    found = {source.path: source for source in sources()}
+    return {path.removeprefix("examples/"): source for path, source in found.items() if path.startswith("examples/")}
 
 
 def names_example(source: Source, name: str) -> bool:
@@ -22,13 +26,13 @@ def names_example(source: Source, name: str) -> bool:
 
 def test_every_example_is_run_by_a_test() -> None:
     tests = [source for source in sources() if source.path.startswith(("tests/agents/", "tests/kernel/"))]
-    assert EXAMPLES
-    assert [name for name in EXAMPLES if not any(names_example(source, name) for source in tests)] == []
+    assert examples()
+    assert [name for name in examples() if not any(names_example(source, name) for source in tests)] == []
 
 
 def test_every_extra_for_agents_has_an_example() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    used = {module.partition(".")[0] for source in EXAMPLES.values() for module in imported(source)}
+    used = {module.partition(".")[0] for source in examples().values() for module in imported(source)}
     modules = {"mcp": "mcp", "deepagents": "deepagents", "openai-agents": "agents"}
     modules |= {"pydantic-ai": "pydantic_ai", "inspect-ai": "inspect_ai"}
     assert set(modules) == set(extras) - {"dev"}

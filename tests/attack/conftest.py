@@ -4,6 +4,7 @@
 import pytest
 
 from tests.attack.arena import Arena
+from tests.prepared import prepared_programs
 from tests.support import (
     Ground,
     ground,
@@ -14,7 +15,15 @@ from tests.support import (
     without_own_namespace,
 )
 
-__all__ = ["arena", "ground", "known_facts", "no_spawner_survives", "trusted_bwrap", "without_own_namespace"]
+__all__ = [
+    "arena",
+    "ground",
+    "known_facts",
+    "no_spawner_survives",
+    "prepared_programs",
+    "trusted_bwrap",
+    "without_own_namespace",
+]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -403,7 +403,8 @@ def test_a_mount_option_that_is_taken_away_opens_its_place(arena: Arena, view: s
     for index, defence in enumerate(found):
         # The names of layers differ from run to run, so it is taken away anew
         with arena.options_changed(without_the(index, all_of)):
-            if not is_open(defence, survey(arena, places, **settings)):
+            # Other tests write to places that all share, which changes their times between two looks
+            if not any(is_open(defence, survey(arena, places, **settings)) for _ in range(3)):
                 closed.append(defence.what)
     assert closed == []
     report(f"view {view}, engine mount", given.options, found, len(shown))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unspill.host.seccomp_rules import Verdict
     from unspill.model.policy import Profile
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 
 both_profiles = pytest.mark.parametrize("profile", ["default", "strict"])
 OF_THE_WHOLE = {"x86_64": 4, "aarch64": 2}

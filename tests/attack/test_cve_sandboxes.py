@@ -143,6 +143,7 @@ def test_cve_2026_34078_a_path_that_is_shown_can_not_be_made_to_lead_elsewhere(a
     assert shown.stdout == b"CANARY"
 
 
+@pytest.mark.any_bwrap
 def test_cve_2026_34079_discarding_deletes_nothing_outside(arena: Arena) -> None:
     """Leave links to host directories in a layer, also in the place of directories, then discard, undo and apply it.
     Flatpak deleted what a path of the application's led to. Control: a deletion that follows links empties it."""
@@ -185,6 +186,7 @@ def test_cve_2017_5226_nothing_is_typed_into_the_terminal_of_the_person(arena: A
     assert typed_at(ground.top, *naive).startswith("typed !")
 
 
+@pytest.mark.any_bwrap
 def test_cve_2023_28101_no_name_hides_what_a_person_reads(arena: Arena) -> None:
     """Make files whose names move the cursor, clear lines and turn text round, and list the changes; Flatpak showed an
     application's permissions as they came. Control: what lists the names as they are prints all of it."""
@@ -273,6 +275,7 @@ def test_cve_2025_31133_what_masks_are_made_of_can_not_be_replaced(arena: Arena)
         assert "link" in arena.attack(script, view="host").won
 
 
+@pytest.mark.any_bwrap
 def test_cve_2026_39822_a_slash_at_the_end_follows_no_link(arena: Arena) -> None:
     """A name of the project is a link to a directory outside; open and apply it with a slash behind it, which Go's
     os.Root followed. Control: O_NOFOLLOW alone opens the directory outside."""
@@ -370,6 +373,7 @@ def test_cve_2026_25724_a_link_is_no_way_round_a_path_that_is_hidden(arena: Aren
         assert len(arena.attack(script, name="other").won) == 4
 
 
+@pytest.mark.any_bwrap
 def test_cve_2026_46406_a_file_in_tmp_that_others_have_planted_is_not_written(arena: Arena) -> None:
     """Somebody has planted a link at a name in the host's /tmp to which the command writes its answer; Claude Code had
     a fixed name there that everybody could read. Control: with the host's /tmp the file behind the link is written."""
@@ -408,6 +412,7 @@ def test_cve_2025_66479_an_empty_list_of_hosts_allows_nothing(arena: Arena) -> N
             assert arena.attack(connect, name="other").won
 
 
+@pytest.mark.any_bwrap
 def test_cve_2025_59532_a_working_directory_is_never_a_root(arena: Arena) -> None:
     """Ask to run in a directory beside the project and write there; Codex made what the model named writable.
     Control: a bwrap call that binds the working directory writes to it."""
@@ -426,6 +431,7 @@ def test_cve_2025_59532_a_working_directory_is_never_a_root(arena: Arena) -> Non
     assert os.listdir(beside) == ["written"]
 
 
+@pytest.mark.any_bwrap
 def test_cve_2025_61260_no_file_of_the_project_moves_our_own_directories(arena: Arena) -> None:
     """The project's `.env` and `.envrc` name other places for state and configuration, as they could for Codex.
     Control: the same in the person's own environment moves the state."""
@@ -464,6 +470,7 @@ def test_cve_2026_22708_no_variable_of_one_command_is_there_in_the_next(arena: A
     assert b"evil" in sandbox.run(["bash", "-c", POISON + look]).stdout.kept()
 
 
+@pytest.mark.any_bwrap
 def test_cve_2026_21523_what_changed_after_the_review_is_not_applied(arena: Arena) -> None:
     """A change set is looked at; then a later run changes it, and a file of it is exchanged in its layer. Copilot did
     what it had not shown. Control: an apply that is not told what was reviewed takes what there is now."""
@@ -483,6 +490,7 @@ def test_cve_2026_21523_what_changed_after_the_review_is_not_applied(arena: Aren
     assert (ground.project / "one").read_text() == (ground.project / "two").read_text() == "swapped\n"
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.parametrize("path", ["../victim", "sub/../../victim", "./../victim", "/../victim"])
 def test_cve_2026_45482_a_path_with_dots_selects_nothing_outside(arena: Arena, path: str) -> None:
     """Apply, restore and discard by a path that leads out of the project, as a traversal in Copilot did.
@@ -504,6 +512,7 @@ def test_cve_2026_45482_a_path_with_dots_selects_nothing_outside(arena: Arena, p
     assert os.path.samefile(ground.project / path.lstrip("/"), victim)
 
 
+@pytest.mark.any_bwrap
 def test_cve_2025_54794_a_directory_whose_name_begins_alike_is_not_inside(arena: Arena) -> None:
     """Read and write a neighbour of the project whose name begins with the project's, which Claude Code took for a part
     of it. Control: a comparison of the texts says that it is inside, and with a bind it is written."""

@@ -209,6 +209,7 @@ def test_a22_no_python_of_the_project_runs_on_the_host(arena: Arena) -> None:
     assert started.exists()
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.parametrize(
     "text",
     [

@@ -323,6 +323,7 @@ def test_b4_bytes_are_bounded_however_they_are_hidden(arena: Arena, way: str) ->
     assert arena.ground.sandbox().run(python(unbounded), limits=short(layer_bytes=None)).ok
 
 
+@pytest.mark.any_bwrap
 def test_b4_deleted_files_are_stopped_at_the_reserve_of_the_disk(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write to a file that has no name any more: no walk finds it, so what is left of the disk is what counts.
     Control: with a reserve of nothing the same script ends by itself."""
@@ -344,6 +345,7 @@ def test_b4_deleted_files_are_stopped_at_the_reserve_of_the_disk(arena: Arena, m
     assert arena.ground.sandbox().run(python(script.replace("sleep(5)", "sleep(0)")), limits=short()).ok
 
 
+@pytest.mark.any_bwrap
 def test_b4_a_slow_walk_gives_no_time_to_fill_the_disk(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the walk take long, and write fast in the pause that follows it.
     Control: if only the clock decides when to walk again the same script writes all it wants."""
@@ -378,6 +380,7 @@ def resident_bytes() -> int:
     raise AssertionError("no VmRSS")
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.timeout(900)
 def test_b5_a_flood_of_output_costs_bounded_memory(arena: Arena, full: bool) -> None:
     """Print more than a gibibyte (ten with --full) as fast as a pipe takes it.
@@ -415,6 +418,7 @@ def test_b5_a_flood_of_output_costs_bounded_memory(arena: Arena, full: bool) -> 
     assert resident_bytes() - before > 96 * MIB
 
 
+@pytest.mark.any_bwrap
 def test_b5_output_beyond_its_bound_ends_the_run(arena: Arena) -> None:
     """Print for ever, to both streams, and hold them open.
     Control: that a larger flood passes under a larger bound is shown above."""
@@ -424,6 +428,7 @@ def test_b5_output_beyond_its_bound_ends_the_run(arena: Arena) -> None:
     assert time.monotonic() - begun < 10
 
 
+@pytest.mark.any_bwrap
 def test_b4_long_commands_do_not_fill_the_state_directory(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give commands of a megabyte each, as lists of arguments and as texts, and one in a directory of that length.
     Control: with a bound that is higher than they are long, the database grows by all of them."""

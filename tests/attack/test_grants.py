@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unspill.model.permission import Answer
     from unspill.sandbox.project import Project
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 
 WRITE = "printf '#!/bin/sh\\necho {}\\n' > {}"
 

@@ -666,7 +666,6 @@ def lefts(result: RunResult) -> tuple[Skipped, ...]:
     return () if result.operation is None else result.operation.left
 
 
-@pytest.mark.bwrap
 @pytest.mark.parametrize("what", NAMES)
 def test_an_index_with_a_name_that_git_would_refuse_waits_for_consent(forging_repository: Ground, what: str) -> None:
     name, left = NAMES[what]
@@ -695,7 +694,6 @@ NEW = {
 }
 
 
-@pytest.mark.bwrap
 @pytest.mark.parametrize("what", NEW)
 def test_the_index_of_a_repository_that_comes_is_looked_at(forging_repository: Ground, what: str) -> None:
     make, index = NEW[what]
@@ -706,7 +704,6 @@ def test_the_index_of_a_repository_that_comes_is_looked_at(forging_repository: G
     assert any("index" in left.reason for left in lefts(result))
 
 
-@pytest.mark.bwrap
 @pytest.mark.parametrize("last", ["git init -q sub", "cp -r .git/HEAD .git/config .git/refs sub/.git"])
 def test_a_repository_that_comes_in_parts_is_looked_at(forging_repository: Ground, last: str) -> None:
     make, index = NEW["a repository"]
@@ -719,7 +716,6 @@ def test_a_repository_that_comes_in_parts_is_looked_at(forging_repository: Groun
     assert not (forging_repository.project / index).exists()
 
 
-@pytest.mark.bwrap
 def test_a_repository_that_comes_with_an_index_as_git_writes_it_is_applied(forging_repository: Ground) -> None:
     result = forging_repository.sandbox().run(f"{NEW['a repository'][0]} && git -C sub branch -q index", after="apply")
     assert (forging_repository.project / "sub/.git/index").exists(), lefts(result)

@@ -52,7 +52,8 @@ def install(place: Path, *, checks: bool = True) -> Path:
     (place / "bin").mkdir(parents=True)
     (place / "pyvenv.cfg").write_text(f"home = {sys._base_executable.rpartition('/')[0]}\n")  # type: ignore[attr-defined]
     (place / "bin/python").symlink_to(os.path.realpath(sys.executable))
-    shutil.copytree(PACKAGE, place / SITE / "unspill", ignore=shutil.ignore_patterns("__pycache__"))
+    # With its bytecode, as pip leaves it: to compile it at every start would take most of the time
+    shutil.copytree(PACKAGE, place / SITE / "unspill")
     script = place / "bin/unspill"
     script.write_text(f"#!{place}/bin/python\nfrom unspill.cli.main import main\nmain()\n")
     script.chmod(0o700)

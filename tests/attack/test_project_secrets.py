@@ -310,6 +310,7 @@ WAYS: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.parametrize("way", WAYS)
 def test_a9_no_way_into_an_index_unmasks_a_secret(arena: Arena, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have git track the secret: in another index or repository, by a commit that the person resets to, undone and
@@ -356,6 +357,7 @@ def test_a9_no_way_into_an_index_unmasks_a_secret(arena: Arena, way: str, monkey
     assert CANARY.encode() in play("second")
 
 
+@pytest.mark.any_bwrap
 def test_a9_what_the_person_makes_of_an_applied_file_is_masked(arena: Arena) -> None:
     """Make a file of the secret's name and add it; the person takes both and fills it in, keeps it out of git or not.
     Control: as the command made it, it is shown."""

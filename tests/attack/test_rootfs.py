@@ -207,6 +207,7 @@ def is_mask(operation: MountOp) -> bool:
     return is_closed or (isinstance(operation, Tmpfs) and operation.mode == 0o555)
 
 
+@pytest.mark.any_bwrap
 def test_e6_a_grant_does_not_cover_a_program_behind_a_link_of_the_tree(arena: Arena) -> None:
     """A program of the tree is a link into the project: exchange what it leads to after it was allowed.
     Control: where every place counts as one that no command can change, the grant covers the other program."""
@@ -280,6 +281,7 @@ def runs_another_unasked(ground: Ground, tree: Path) -> bool:
     return len(person.asked) == asked
 
 
+@pytest.mark.any_bwrap
 def test_a_grant_does_not_cover_what_a_command_put_over_a_program_of_the_rootfs(
     ground: Ground, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +298,7 @@ def make_again(tree: Path) -> Path:
     return other
 
 
+@pytest.mark.any_bwrap
 def test_a_python_that_reads_the_projects_packages_is_allowed_once_only(ground: Ground, tree: Path) -> None:
     (tree / "usr/bin/python3").write_text("#!/bin/sh\necho $PYTHONPATH\n")
     (tree / "usr/bin/python3").chmod(0o755)
@@ -315,6 +318,7 @@ def test_a_python_that_reads_the_projects_packages_is_allowed_once_only(ground: 
     assert len(person.asked) == 4
 
 
+@pytest.mark.any_bwrap
 def test_what_can_not_be_merged_is_not_lost(ground: Ground, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave a directory that nobody may enter, and run on. Control: as a mere cache, all of it goes at the eighth."""
     sandbox = writable(ground, tree)
@@ -326,6 +330,7 @@ def test_what_can_not_be_merged_is_not_lost(ground: Ground, tree: Path, monkeypa
     assert not sandbox.run("ls /opt/f0").ok
 
 
+@pytest.mark.any_bwrap
 def test_too_many_layers_are_refused_with_a_remedy(ground: Ground, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = writable(ground, tree)
     monkeypatch.setattr(rootfs_use, "_MOST_LAYERS", 1)
@@ -349,6 +354,7 @@ LOCKER = "import fcntl, os, sys, time; fd = os.open(sys.argv[1], os.O_RDONLY); f
 LOCKER += "print('locked', flush=True); time.sleep(60)"
 
 
+@pytest.mark.any_bwrap
 def test_somebody_who_locks_a_rootfs_is_not_waited_for_without_end(
     ground: Ground, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +420,7 @@ def test_a_mount_is_what_its_link_led_to_and_never_a_link_of_the_project(ground:
                 sandbox.run("true")
 
 
+@pytest.mark.any_bwrap
 def test_a_wanted_root_around_the_project_moves_nobody_elsewhere(ground: Ground, tree: Path) -> None:
     inner = ground.project / "inner"
     inner.mkdir()
@@ -424,6 +431,7 @@ def test_a_wanted_root_around_the_project_moves_nobody_elsewhere(ground: Ground,
     assert printed(sandbox.run("pwd", roots=[os.fspath(ground.project)])) == "/workspace/inner\n"
 
 
+@pytest.mark.any_bwrap
 def test_what_was_kept_is_what_was_written_whatever_the_policy_says_now(ground: Ground, tree: Path) -> None:
     writable(ground, tree).run("echo tool > /usr/bin/tool")
     newer = make_again(tree)
@@ -456,6 +464,7 @@ def marked(ground: Ground) -> Sandbox:
     return sandbox
 
 
+@pytest.mark.any_bwrap
 def test_marks_of_an_overlay_that_a_command_set_are_not_kept(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set overlayfs's own attributes in a writable rootfs, and have that kept: as a lower layer the new tree would
     show something else than the digest was taken of.
@@ -476,6 +485,7 @@ def test_marks_of_an_overlay_that_a_command_set_are_not_kept(ground: Ground, mon
     assert "user.overlay.redirect" in attributes(control.tree)
 
 
+@pytest.mark.any_bwrap
 def test_what_is_kept_is_not_called_as_if_it_were_of_a_source(ground: Ground) -> None:
     sandbox = marked(ground)
     for label in ("alpine", "alpine.z", "debian_12"):

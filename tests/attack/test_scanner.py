@@ -66,7 +66,6 @@ def test_b10_a_hundred_thousand_files_are_all_reported(arena: Arena, full: bool)
     assert len(changes) == count + count // 1000 or (findings and len(changes) >= 1_000_000)
 
 
-@pytest.mark.bwrap
 def test_b10_more_than_can_be_shown_is_a_finding_not_silence(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exceed the number of changes and the depth that a scan goes to.
     Control: within them there is no finding."""
@@ -79,7 +78,6 @@ def test_b10_more_than_can_be_shown_is_a_finding_not_silence(arena: Arena, monke
     assert arena.attack(script, name="other").result.changes.findings != ()
 
 
-@pytest.mark.bwrap
 def test_b10_long_names_and_targets_do_not_fill_our_memory(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make links with targets of four thousand bytes, and files at the end of long paths, by the thousand.
     Control: with the bound as it is, which is for larger trees than this one, there is no finding."""

@@ -276,6 +276,7 @@ def in_state(ground: Ground) -> set[str]:
     return set(subprocess.run(words, capture_output=True, text=True, check=False).stdout.split())
 
 
+@pytest.mark.any_bwrap
 def test_there_are_at_least_thirty_and_each_is_one_of_a_kind() -> None:
     assert len(CANARIES) >= 30
     assert len({canary.word for canary in CANARIES}) == len(CANARIES) == len({(c.kind, c.where) for c in CANARIES})
@@ -383,6 +384,7 @@ def check_pasted(ground: Ground, path: str, remedy: str) -> None:
     assert (ground.top / "PWNED").exists() == ("PWNED" in path)
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.parametrize("name", HOSTILE)
 def test_c8_a_remedy_can_be_pasted(ground: Ground, name: str) -> None:
     """Name a path so that what is proposed against its refusal does something else in a shell.
@@ -395,6 +397,7 @@ def test_c8_a_remedy_can_be_pasted(ground: Ground, name: str) -> None:
     check_pasted(ground, path, remedy_of(refusal, is_write=True, home=bytes(ground.home)))
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.parametrize("name", PRINTED)
 def test_c8_a_remedy_for_what_a_command_printed_can_be_pasted(ground: Ground, name: str) -> None:
     """Print a path so that what the hint proposes does something else in a shell.
@@ -414,6 +417,7 @@ def full_device() -> Iterator[int]:
     os.close(fd)
 
 
+@pytest.mark.any_bwrap
 def test_b5_output_that_can_not_be_written_costs_no_change(ground: Ground, full_device: int) -> None:
     """Print to a standard output that takes nothing, and change a file.
 
@@ -440,6 +444,7 @@ def test_b5_output_that_can_not_be_written_costs_no_change(ground: Ground, full_
     assert control.returncode != 0
 
 
+@pytest.mark.any_bwrap
 def test_b10_a_held_layer_that_was_removed_by_hand_is_named_with_the_way_on(ground: Ground) -> None:
     """Remove a held layer from the state directory, then list changes and run a command.
     Control: after what the message says the sandbox works again."""
@@ -456,6 +461,7 @@ def test_b10_a_held_layer_that_was_removed_by_hand_is_named_with_the_way_on(grou
     assert sandbox.run("true").ok
 
 
+@pytest.mark.any_bwrap
 def test_b10_a_project_that_a_command_closed_says_how_to_open_it(ground: Ground) -> None:
     """Take the right to enter the project away, so that no later run begins.
 
@@ -470,6 +476,7 @@ def test_b10_a_project_that_a_command_closed_says_how_to_open_it(ground: Ground)
     assert run_cli("run", "--", "true", cwd=ground.project).returncode == 0
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.parametrize("instead", ["link", "file"])
 def test_c4_a_backup_is_not_restored_through_a_link(ground: Ground, instead: str) -> None:
     """Replace a directory by a link to another one, and have a file below it restored.

@@ -62,15 +62,19 @@ def achieved(arena: Arena, **settings: Any) -> set[str]:
 
 @contextmanager
 def key_of_the_person(name: bytes) -> Iterator[None]:
-    """Have a session keyring with one key in it, which every process started from here on inherits."""
+    """Have a session keyring with one key in it, which every process started from here on inherits.
+
+    The one afterwards leads to the user's own keyring, as that of a login does: other tests look for keys there.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
-    join, session = 1, -3
+    join, link, session, users = 1, 8, -3, -4
     stop_launchers()
     assert libc.syscall(NUMBERS["keyctl"], join, None) > 0
     assert libc.syscall(NUMBERS["add_key"], b"user", name, b"canary", 6, session) > 0
     yield
     stop_launchers()
     assert libc.syscall(NUMBERS["keyctl"], join, None) > 0
+    assert libc.syscall(NUMBERS["keyctl"], link, users, session) == 0
 
 
 KEYS: Final = """

@@ -3,9 +3,10 @@
 
 import pytest
 
+from tests.prepared import prepared_programs
 from tests.support import ground, known_facts, no_spawner_survives, parametrise_engines, trusted_bwrap
 
-__all__ = ["ground", "known_facts", "no_spawner_survives", "trusted_bwrap"]
+__all__ = ["ground", "known_facts", "no_spawner_survives", "prepared_programs", "trusted_bwrap"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import pytest
 import unspill
 from tests.cli.coding_agents import KINDS, OR_STOP, Agent, Codex, Outcome
 from tests.kernel.terminal_person import ASKED, Person
-from tests.support import Ground, run_cli
+from tests.support import Ground, lasting, processes_with, run_cli
 
 pytestmark = pytest.mark.kernel
 
@@ -228,12 +229,27 @@ def test_what_is_told_of_a_refusal_does_nothing_to_a_terminal(ground: Ground) ->
     ("name", "more"),
     [("claude-code", {"run_in_background": True}), ("gemini-cli", {"is_background": True})],
 )
-def test_a_command_in_the_background_is_refused_with_what_to_do(
+def test_a_command_in_the_background_shares_its_sandbox_and_ends_with_the_agents_own(
     name: str, more: dict[str, Any], ground: Ground
 ) -> None:
-    outcome = make(name, ground).consider("sleep 100", **more)
-    assert outcome.command is None
-    assert "in the foreground" in outcome.told
+    agent = make(name, ground)
+    word = lasting()
+    outcome = agent.consider(f"until cat wish; do sleep 0.02; done 2>/dev/null; sleep {word}", **more)
+    assert outcome.command is not None, outcome.told
+    with subprocess.Popen(["bash", "-c", outcome.command], cwd=ground.project, stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        deadline = time.monotonic() + 30
+        while not list((ground.state / "locks").glob("*.socket")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        perform(agent.consider("echo granted > wish").command, ground.project)
+        assert shell.stdout.readline() == b"granted\n"
+        assert processes_with(word)
+        for path in Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split() or [str(shell.pid)]:
+            os.kill(int(path), signal.SIGTERM)
+        shell.wait(30)
+    assert processes_with(word) == []
+    assert (ground.project / "wish").read_text() == "granted\n"
 
 
 def test_leaving_the_agents_own_sandbox_is_for_the_person_to_say_and_leaves_not_ours(

@@ -17,12 +17,13 @@ import pytest
 from tests.support import Ground, kinds, lasting, processes_with, run_cli, shell_of_texts
 from unspill import Sandbox
 
-pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
+pytestmark = pytest.mark.kernel
 
 ON_HOLD = "Its changes are held ({}). See `unspill changes`, then `unspill apply` or `unspill discard`.\n"
 HELD = f"unspill: Cancelled. {ON_HOLD.format('1 added')}"
 
 
+@pytest.mark.bwrap
 def test_stdout_is_the_commands_and_the_summary_is_on_stderr(ground: Ground) -> None:
     ground.write("edited", "1\n")
     script = "echo out; echo err >&2; echo 2 > edited; touch new"
@@ -53,6 +54,7 @@ def test_quiet_says_nothing_more(ground: Ground) -> None:
     assert kinds(ground.sandbox().changes()) == {"held": "added"}
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -86,12 +88,14 @@ def test_exit_codes(ground: Ground, words: tuple[str, ...], code: int) -> None:
         assert done.stderr.startswith(b"unspill: ")
 
 
+@pytest.mark.bwrap
 def test_a_timeout_is_said_on_stderr(ground: Ground) -> None:
     done = run_cli("run", "--timeout", "0.4", "-c", "echo before; sleep 60", cwd=ground.project)
     assert done.stdout == b"before\n"
     assert done.stderr == b"unspill: Command timed out after 0.4s\n"
 
 
+@pytest.mark.bwrap
 def test_a_command_that_is_not_there_is_said_on_stderr_with_what_to_do(ground: Ground) -> None:
     done = run_cli("run", "--", "no-such-command", cwd=ground.project)
     lines = done.stderr.decode().splitlines()
@@ -111,6 +115,7 @@ def test_a_defect_of_ours_is_never_the_commands_code(ground: Ground) -> None:
     assert done.stdout == b""
 
 
+@pytest.mark.bwrap
 def test_bytes_pass_through_unchanged(ground: Ground) -> None:
     every = bytes(range(256)) * 100
     for options in ((), ("-i",)):
@@ -128,6 +133,7 @@ def test_hostile_names_are_harmless_in_the_summary(ground: Ground) -> None:
     assert len(done.stderr.splitlines()) == 3
 
 
+@pytest.mark.bwrap
 def test_the_commands_own_options_are_its_own(ground: Ground) -> None:
     done = run_cli("run", "ls", "--help", cwd=ground.project)
     assert done.stdout.startswith(b"Usage: ls")
@@ -135,6 +141,7 @@ def test_the_commands_own_options_are_its_own(ground: Ground) -> None:
     assert done.stdout == b"--json -q\n"
 
 
+@pytest.mark.bwrap
 def test_it_runs_where_the_person_stands(ground: Ground) -> None:
     ground.write("sub/file")
     (ground.project / ".git").mkdir()
@@ -241,6 +248,7 @@ def test_json_says_our_failure_as_such(ground: Ground) -> None:
     assert value["stdout"]["text"] == value["stderr"]["text"] == ""
 
 
+@pytest.mark.bwrap
 def test_explain_prints_the_whole_plan_and_runs_nothing(ground: Ground) -> None:
     done = run_cli("run", "--explain", "-c", "touch file", cwd=ground.project)
     assert done.returncode == 0
@@ -253,6 +261,7 @@ def test_explain_prints_the_whole_plan_and_runs_nothing(ground: Ground) -> None:
     assert ground.left_behind() == []
 
 
+@pytest.mark.bwrap
 def test_ctrl_c_ends_the_run_and_holds_what_it_changed(ground: Ground) -> None:
     long = lasting()
     program = Path(sys.executable).with_name("unspill")
@@ -274,6 +283,7 @@ def test_ctrl_c_ends_the_run_and_holds_what_it_changed(ground: Ground) -> None:
     assert len(ground.left_behind()) == 1
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9), (signal.SIGQUIT, -3)]
 )
@@ -305,6 +315,7 @@ def test_a_killed_program_takes_the_run_with_it(ground: Ground, number: signal.S
     assert len(ground.left_behind()) == 1
 
 
+@pytest.mark.bwrap
 def test_a_reader_that_went_away_ends_the_run(ground: Ground) -> None:
     long = lasting()
     program = Path(sys.executable).with_name("unspill")
@@ -322,6 +333,7 @@ def test_a_reader_that_went_away_ends_the_run(ground: Ground) -> None:
     assert kinds(ground.sandbox().changes()) == {"file": "added"}
 
 
+@pytest.mark.bwrap
 def test_a_terminal_of_the_person_is_not_the_commands(ground: Ground) -> None:
     master, slave = pty.openpty()
     program = Path(sys.executable).with_name("unspill")
@@ -350,6 +362,7 @@ def test_a_verb_that_does_not_exist_is_a_usage_error(ground: Ground) -> None:
     assert b"unknown command 'explode'" in done.stderr
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize("text", ["-x; echo on", "+x; echo on", "--; echo on"])
 def test_a_text_that_begins_like_an_option_is_a_text_still(text: str, ground: Ground) -> None:
     assert run_cli("run", "-c", text, cwd=ground.project).stdout == b"on\n"
@@ -390,6 +403,7 @@ def test_a_command_reads(ground: Ground, line: str) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.bwrap
 def test_a_socket_is_read_as_well(ground: Ground) -> None:
     """As a program has it that sshd or node has started."""
     ours, theirs = socket.socketpair()

@@ -9,6 +9,7 @@ import pytest
 from tests.kernel.alpine_mirror import alpine_mirror
 from tests.kernel.debian_roots import workshop
 from tests.kernel.twin_world import IDENTITY, World, world
+from tests.prepared import prepared_programs
 from tests.support import (
     Ground,
     ground,
@@ -24,6 +25,7 @@ __all__ = [
     "ground",
     "known_facts",
     "no_spawner_survives",
+    "prepared_programs",
     "trusted_bwrap",
     "without_own_namespace",
     "workshop",

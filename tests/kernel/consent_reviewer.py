@@ -26,8 +26,8 @@ import json, os, sys
 tty = os.open(sys.argv[1], os.O_RDWR)
 orders, answers, other = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w"), os.open(sys.argv[2], os.O_RDWR)
 from unspill.cli.main import run_words
-from unspill.permissions.approvers import Terminal
-Terminal.__init__.__kwdefaults__["settle_s"] = 0.02
+from unspill.permissions.approvers import TerminalApprover
+TerminalApprover.__init__.__kwdefaults__["settle_s"] = 0.02
 os.dup2(tty, 0)
 for order in orders:
     order = json.loads(order)

@@ -49,7 +49,7 @@ question = make_question(request, request.scopes, wait_s=given["wait_s"])
 if given["text"]:
     question = question.replace(text=given["text"], lines=(given["text"],))
 lock = os.fsencode(given["lock"]) if given["lock"] else None
-approver = approvers.Terminal(lock=lock, settle_s=given["settle_s"])
+approver = approvers.TerminalApprover(lock=lock, settle_s=given["settle_s"])
 try:
     answer = approver.ask(question)
     said = [type(answer).__name__, getattr(answer, "scope", ""), getattr(answer, "reason", "")]

@@ -100,7 +100,7 @@ def test_a_run_that_waits_for_another_can_be_cancelled(ground: Ground) -> None:
         first = asyncio.create_task(sandbox.arun(["sh", "-c", "read line; touch first", word], stdin=read_end))
         while not processes_with(word):
             await asyncio.sleep(0.02)
-        second = asyncio.create_task(sandbox.arun("touch second"))
+        second = asyncio.create_task(sandbox.arun("touch second", alone=True))
         await asyncio.sleep(0.1)
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -143,12 +143,12 @@ def test_fifty_runs_at_once(ground: Ground) -> None:
     assert all(kinds(result.changes) == {"f": "added"} for result in results)
 
 
-def test_fifty_runs_of_one_sandbox_follow_one_another(ground: Ground) -> None:
+def test_fifty_runs_that_want_to_be_alone_follow_one_another(ground: Ground) -> None:
     ground.write("count", "0\n")
     sandbox = ground.sandbox()
 
     async def work() -> None:
-        await asyncio.gather(*(sandbox.arun("n=$(cat count); echo $((n+1)) > count") for _ in range(50)))
+        await asyncio.gather(*(sandbox.arun("n=$(cat count); echo $((n+1)) > count", alone=True) for _ in range(50)))
 
     drive(work())
     assert printed(sandbox.run("cat count")) == "50\n"

@@ -20,7 +20,7 @@ from unspill.errors import BwrapUnsafe, HostError, NamespacesForbidden
 from unspill.sandbox.project import find_container
 from unspill.store.db import Store
 
-pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
+pytestmark = pytest.mark.kernel
 
 MARK = {"CODESPACES": "true"}
 CONFIGURED = 'container = true\nafter = "apply"\n'
@@ -43,6 +43,7 @@ def unspill(
     )
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize("masks", [("no-more-namespaces",), ("covered-proc",)])
 def test_a_command_runs_in_the_container_with_a_new_environment(ground: Ground, masks: tuple[str, ...]) -> None:
     ground.configure(CONFIGURED)
@@ -66,6 +67,7 @@ def test_the_playground_is_where_its_word_says(ground: Ground) -> None:
     assert Path(place, "note").read_text() == "kept\nkept\n"
 
 
+@pytest.mark.bwrap
 def test_it_is_never_chosen_by_itself(ground: Ground) -> None:
     done = unspill(ground, "run", "--", "touch", "file")
     assert done.returncode == 125
@@ -73,6 +75,7 @@ def test_it_is_never_chosen_by_itself(ground: Ground) -> None:
     assert not (ground.project / "file").exists()
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize("mask", ["forbidden-namespaces", "no-more-processes", "no-more-memory"])
 def test_a_shortage_of_the_moment_does_not_take_the_sandbox_away(ground: Ground, mask: str) -> None:
     """The control is what is forbidden, and so will be in the next moment."""
@@ -93,6 +96,7 @@ def test_a_project_can_not_choose_it(ground: Ground) -> None:
     assert not (ground.project / "file").exists()
 
 
+@pytest.mark.bwrap
 def test_where_a_sandbox_works_it_is_used_although_the_mode_is_configured(ground: Ground) -> None:
     secret = ground.home / "secret"
     secret.write_text("a secret file")
@@ -115,6 +119,7 @@ def test_it_is_refused_without_a_container_with_a_made_up_root(ground: Ground) -
         assert find_container(store, policy, (), error, environ=MARK, top=os.fspath(ground.top))[1] == "codespaces"
 
 
+@pytest.mark.bwrap
 def test_a_bubblewrap_that_somebody_may_have_changed_is_not_passed_over(ground: Ground) -> None:
     with Store.open(os.fsencode(ground.state)) as store, pytest.raises(BwrapUnsafe):
         find_container(store, Policy(container=True), (), BwrapUnsafe("setuid"), environ=MARK)

@@ -381,3 +381,24 @@ def test_a_very_large_project_is_searched_as_far_as_the_bounds_go(
     searched(sandbox)
     found = secrets.load_found(sandbox._project.store, root)
     assert (found.is_whole, found.hidden) == (True, (root + b"/a/.env", root + b"/a/b/.env"))
+
+
+def test_a_fork_waits_for_a_search_that_uses_the_store(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a fork of a process with a thread inside SQLite, a mutex of SQLite's would stay locked for ever."""
+    begun, end = threading.Event(), threading.Event()
+    work = secrets._search_all
+
+    def search_slowly(*given: object) -> None:
+        begun.set()
+        assert end.wait(20)
+        work(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(secrets, "_search_all", search_slowly)
+    with ground.sandbox() as sandbox:
+        sandbox.run("true")
+        assert begun.wait(20)
+        threading.Timer(0.1, end.set).start()
+        pid = os.fork()
+        if not pid:
+            os._exit(0 if end.is_set() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

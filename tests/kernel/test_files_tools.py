@@ -13,7 +13,7 @@ from tests.support import Ground
 from unspill import FileError, Sandbox, SandboxFiles
 from unspill.errors import SandboxUnavailable
 
-pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
+pytestmark = pytest.mark.kernel
 
 TOOLS = tuple("cat find head mkdir sh sha256sum sleep stat tail".split())
 
@@ -35,6 +35,7 @@ def tree_of_tools(top: Path, shell: str) -> Path:
     return tree
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize("shell", ["busybox", "bash"])
 def test_any_shell_and_its_tools_do(ground: Ground, shell: str) -> None:
     lay_out(ground)

@@ -138,18 +138,14 @@ PARAMETERS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", PARAMETERS)
-def test_nothing_of_it_is_held(repository: Ground, case: Case) -> None:
-    (part,) = work(repository, case).changes().roots
+def test_nothing_of_it_is_held_and_it_is_applied_with_no_question_and_undone(repository: Ground, case: Case) -> None:
+    """The time buys every case with the real git: run, judged, applied, undone and redone."""
+    sandbox = work(repository, case)
+    (part,) = sandbox.changes().roots
     judged = judge(part)
     assert judged.held == ()
     assert {os.fsdecode(path) for path, _reason in judged.flagged} == set(case.flags)
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", PARAMETERS)
-def test_it_is_applied_with_no_question_and_undone(repository: Ground, case: Case) -> None:
-    """The time buys every case with the real git: run, applied, undone and redone."""
-    sandbox = work(repository, case)
     before = tree_of(repository.project)
     inside = printed(sandbox.run(case.shows, env=QUIET, after="discard"))
     assert sandbox.apply().left == ()

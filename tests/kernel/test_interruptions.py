@@ -90,12 +90,13 @@ def start_busy(ground: Ground, name: str = "file") -> "subprocess.Popen[bytes]":
     return program
 
 
-def start_on_terminal(ground: Ground) -> "tuple[subprocess.Popen[bytes], int]":
+def start_on_terminal(ground: Ground, *options: str) -> "tuple[subprocess.Popen[bytes], int]":
     """Start the program on a terminal and wait until its command is at work; return the terminal's other end too."""
     ours, theirs = pty.openpty()
     # It leads a session of its own with the terminal as its controlling one, as from a login shell
-    command = ("setsid", "--ctty", "--wait", UNSPILL, "run", "-q", "--", "sh", "-c", BUSY, "file")
-    program = subprocess.Popen([*command], cwd=ground.project, stdin=theirs, stdout=theirs, stderr=theirs)
+    words = ("run", "-q", *options, "--", "sh", "-c", BUSY, "file")
+    command = ["setsid", "--ctty", "--wait", os.fspath(UNSPILL), *words]
+    program = subprocess.Popen(command, cwd=ground.project, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
     while b"ready" not in shown:
@@ -143,9 +144,11 @@ def test_an_interrupt_is_heard_while_nobody_reads_the_output(prepared: Ground) -
     assert {"kept", "new"} <= held_in(prepared)
 
 
-def test_ctrl_c_on_a_terminal_interrupts_unspill_and_not_the_command(prepared: Ground) -> None:
-    program, ours = start_on_terminal(prepared)
-    os.write(ours, b"\x03")
+@pytest.mark.parametrize("options", [("--no-tty",), ()], ids=["without a terminal", "on a terminal"])
+def test_ctrl_c_on_a_terminal_ends_a_command_that_ignores_it(prepared: Ground, options: tuple[str, ...]) -> None:
+    """The key is unspill's own, or the command's; then several of them are unspill's too."""
+    program, ours = start_on_terminal(prepared, *options)
+    os.write(ours, b"\x03" if options else b"\x03" * 3)
     assert program.wait(10) == 130
     os.close(ours)
     assert state_problems(prepared.state) == []
@@ -200,14 +203,18 @@ def test_a_signal_at_any_moment_ends_everything_and_holds_what_was_changed(
     prepared: Ground, full: bool, number: int
 ) -> None:
     begun = set()
-    for step in range(60 if full else 8):
+    steps = 60 if full else 8
+    for step in range(steps + 1):
         program = start(prepared, str(step))
+        assert program.stdout is not None
+        # The last one has begun, however slow the machine is
+        seen = program.stdout.readline() if step == steps else b""
         time.sleep(step * (0.01 if full else 0.08))
         program.send_signal(number)
         output, _errors = program.communicate(timeout=10)
         assert program.returncode != 0
-        begun |= {f"new.{step}"} if b"ready" in output else set()
-    assert begun
+        begun |= {f"new.{step}"} if b"ready" in seen + output else set()
+    assert f"new.{steps}" in begun
     assert begun <= held_in(prepared)
 
 
@@ -315,6 +322,7 @@ FATES: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
 )
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.usefixtures("default_interrupt")
 @pytest.mark.parametrize(("settings", "options", "fate"), FATES)
 def test_the_changes_of_a_cancelled_run_become_what_the_settings_say(
@@ -333,6 +341,7 @@ def test_the_changes_of_a_cancelled_run_become_what_the_settings_say(
         assert not (ground.project / "file").exists()
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.usefixtures("default_interrupt")
 @pytest.mark.parametrize(("own", "project", "fate"), [("", "discard", GONE), ("apply", "hold", HELD)])
 def test_the_file_of_a_project_tightens_it(ground: Ground, own: str, project: str, fate: str) -> None:
@@ -343,6 +352,7 @@ def test_the_file_of_a_project_tightens_it(ground: Ground, own: str, project: st
         assert fate_of(ground, sandbox) == fate
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.usefixtures("default_interrupt")
 def test_the_next_run_sees_what_a_cancelled_one_has_written(ground: Ground) -> None:
     sandbox = ground.sandbox(after="apply")
@@ -350,6 +360,7 @@ def test_the_next_run_sees_what_a_cancelled_one_has_written(ground: Ground) -> N
     assert printed(sandbox.run("cat file; echo two > file")) == "one\n"
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.usefixtures("default_interrupt")
 def test_a_model_is_told_that_it_is_held(ground: Ground) -> None:
     text = cancelled(ground.sandbox(after="apply"), "echo x > file").text()
@@ -357,6 +368,7 @@ def test_a_model_is_told_that_it_is_held(ground: Ground) -> None:
     assert "Changes (held, not in the project):\n" in text
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.usefixtures("default_interrupt")
 def test_a_layer_over_its_bound_is_dropped_although_the_run_was_cancelled(ground: Ground) -> None:
     sandbox = ground.sandbox(after="apply")
@@ -403,6 +415,7 @@ MOMENTS: dict[str, tuple[Any, str, str, str]] = {
 }
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.usefixtures("default_interrupt")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_ctrl_c_after_the_command_has_ended_loses_nothing(
@@ -435,6 +448,7 @@ def test_a_second_ctrl_c_waits_until_every_process_is_dead(ground: Ground, monke
     assert fate_of(ground, sandbox) == HELD
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.usefixtures("default_interrupt")
 @pytest.mark.parametrize("is_deferred", [True, False])
 def test_what_an_interrupt_kept_from_being_held_is_held_before_the_next_run(
@@ -453,6 +467,7 @@ def test_what_an_interrupt_kept_from_being_held_is_held_before_the_next_run(
     assert [run.number for run in sandbox.interrupted_runs] == ([] if is_deferred else [1])
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.usefixtures("default_interrupt")
 def test_changes_that_can_not_be_read_are_held_all_the_same(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
@@ -468,6 +483,7 @@ def test_changes_that_can_not_be_read_are_held_all_the_same(ground: Ground, monk
     assert fate_of(ground, sandbox) == HELD
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.usefixtures("default_interrupt")
 def test_the_record_of_a_cancelled_run_says_so(ground: Ground) -> None:
     cancelled(ground.sandbox(after="apply"), "echo x > file")

@@ -46,8 +46,17 @@ os.write(1, result.stdout.kept())
 sys.exit(result.exit_code)
 """
 )
+LIVE = LIBRARY.replace(
+    "result = Sandbox(project, policy=policy).run(command)",
+    """with Sandbox(project, policy=policy) as sandbox, sandbox.live() as live:
+    beside = live.start("read line")
+    result = live.run(command)
+    beside.kill()
+    assert beside.wait().held""",
+)
 DEFENCELESS = "import unspill.host.job as strays; strays.kill_strays = lambda *runs, **options: 0\n"
 MOUNT_ROLES = ("caller", "spawner's parent", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")
+LIVE_ROLES = ("caller", "spawner's parent", "spawner", "bwrap, door", "pid 1, commands", "their children")
 SHARED_ROLES = ("caller", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")
 
 Point = tuple[int, int]
@@ -63,6 +72,8 @@ class Scenario:
 
     @property
     def roles(self) -> tuple[str, ...]:
+        if self.way == "live sandbox":
+            return LIVE_ROLES
         return MOUNT_ROLES if self.engine == "mount" else SHARED_ROLES
 
     def trace(self, depth: int | None = None, at: int = 0, victim: int | None = None) -> Traced:
@@ -70,7 +81,7 @@ class Scenario:
         project, bwrap = os.fspath(self.ground.project), os.fsdecode(self.ground.bwrap)
         argv = ["/bin/sh", "-c", COMMAND_LINE, "sh", COMMAND]
         if self.way != "command line":
-            program = LIBRARY if self.way == "library" else DEFENCELESS + LIBRARY
+            program = {"library": LIBRARY, "live sandbox": LIVE}.get(self.way, DEFENCELESS + LIBRARY)
             argv = [sys.executable, "-c", program, project, bwrap, self.engine, COMMAND]
         return trace(
             Order(
@@ -176,7 +187,7 @@ def record(name: str, kills: Counter[str], problems: list[str], step: int) -> No
     )
 
 
-@pytest.mark.parametrize("way", ["command line", "library"])
+@pytest.mark.parametrize("way", ["command line", "library", "live sandbox"])
 def test_a_kill_at_any_system_call_of_a_run_leaves_what_it_has_written_on_hold(
     ground: Ground, way: str, full: bool
 ) -> None:
@@ -194,7 +205,7 @@ def test_a_kill_at_any_system_call_of_a_run_leaves_what_it_has_written_on_hold(
         if len(missed) < 0.1 * len(points):
             break
     record(way, kills, problems, STEP)
-    assert set(kills) == set(MOUNT_ROLES)
+    assert set(kills) == set(scenario.roles)
     assert kills.total() >= (200 if full else 10)
     assert kills.total() > 0.9 * len(points)
 

@@ -179,10 +179,13 @@ def test_a_run_that_waited_for_one_that_is_killed_sees_and_tells_what_that_has_w
     start(callers, ground, "echo first > file")
     program = Path(sys.executable).with_name("unspill")
     with subprocess.Popen(
-        [program, "run", "--hold", "-c", "cat file"], cwd=ground.project, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [program, "run", "--alone", "--hold", "-c", "cat file"],
+        cwd=ground.project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as waits:
-        time.sleep(0.7)
-        assert waits.poll() is None
+        assert waits.stderr is not None
+        assert waits.stderr.readline().startswith(b"unspill: waiting for run 1 of this sandbox (")
         callers[-1].kill()
         output, errors = waits.communicate(timeout=20)
     assert output == b"first\n"

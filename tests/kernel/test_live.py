@@ -19,7 +19,7 @@ from unspill import Cancelled, Exited, NeverStarted, RunResult, Sandbox, Signall
 from unspill.errors import HostError, UsageError
 from unspill.host import door, libc
 from unspill.runner.launcher import stop_launchers
-from unspill.sandbox.sandbox import Live
+from unspill.sandbox.live import Live
 
 pytestmark = [pytest.mark.kernel, pytest.mark.rootfs_view]
 

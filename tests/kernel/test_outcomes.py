@@ -252,6 +252,7 @@ def test_a_layer_that_can_not_be_made_is_our_failure_and_leaves_nothing(ground: 
     assert sandbox.run("true").ok
 
 
+@pytest.mark.any_bwrap
 def test_a_layer_that_can_not_be_removed_does_not_mask_the_result(ground: Ground) -> None:
     sandbox = ground.sandbox()
     layers = ground.state / "layers"
@@ -362,6 +363,7 @@ def test_every_byte_comes_back_unchanged(ground: Ground, engine: str) -> None:
     assert result.stdout.kept() == bytes(range(256)) * 300
 
 
+@pytest.mark.any_bwrap
 def test_invalid_utf8_loses_no_byte_and_is_shown_safely(ground: Ground) -> None:
     result = ground.run(r"printf 'a\377b\303(\n'")
     assert result.stdout.kept() == b"a\xffb\xc3(\n"
@@ -394,6 +396,7 @@ def test_chunks_joined_are_the_output_of_each_stream(ground: Ground, engine: str
     assert b"".join(chunks["stderr"]) == result.stderr.kept() == b"".join(b"%d\n" % n for n in range(20000, 0, -1))
 
 
+@pytest.mark.any_bwrap
 def test_order_within_a_stream_is_kept_when_both_are_flooded(ground: Ground) -> None:
     text = "import os\nfor n in range(30000): os.write(1 + n % 2, b'%08d' % n)"
     result = ground.run(["python3", "-c", text])
@@ -417,6 +420,7 @@ def test_head_and_tail_are_kept_and_the_rest_counted_and_spilled(ground: Ground,
     assert sandbox.find_run(result.number).stdout == output
 
 
+@pytest.mark.any_bwrap
 def test_output_that_just_fits_has_no_file(ground: Ground) -> None:
     for size, left_out in ((1000, 0), (2000, 0), (2001, 1)):
         result = ground.run(f"head -c {size} /dev/zero", limits=Limits(kept_bytes=1000))
@@ -436,6 +440,7 @@ def test_too_much_output_ends_the_run_and_names_the_bound(ground: Ground, engine
     assert Path(os.fsdecode(result.stdout.file)).stat().st_size == 3 * MIB
 
 
+@pytest.mark.any_bwrap
 def test_the_bound_holds_for_stderr_too(ground: Ground) -> None:
     result = ground.run("yes >&2", limits=short(output_bytes=MIB))
     assert result.outcome == LimitReached(limit="output", bound=MIB)
@@ -456,6 +461,7 @@ print(result.outcome.code, result.stdout.total, len(result.stdout.kept()), after
 )
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.slow
 def test_a_flood_of_200_megabytes_is_taken_in_bounded_memory(ground: Ground) -> None:
     """The time buys 200 MiB through a real run, in a process whose memory is measured."""
@@ -473,6 +479,7 @@ def test_a_flood_of_200_megabytes_is_taken_in_bounded_memory(ground: Ground) -> 
     assert grown_kib < 16 * 1024
 
 
+@pytest.mark.any_bwrap
 def test_the_spilled_output_goes_with_the_run(ground: Ground) -> None:
     sandbox = ground.sandbox()
     result = sandbox.run("seq 100000", limits=Limits(kept_bytes=100))
@@ -506,6 +513,7 @@ def test_bytes_are_read_exactly(ground: Ground, engine: str, given: bytes) -> No
     assert printed(result).split()[0] == hashlib.sha256(given).hexdigest()
 
 
+@pytest.mark.any_bwrap
 def test_bytes_pass_through_a_command_that_writes_as_it_reads(ground: Ground) -> None:
     given = bytes(range(256)) * 16384
     result = ground.run(["cat"], stdin=given, limits=Limits(kept_bytes=8 * MIB))
@@ -520,6 +528,7 @@ def test_a_descriptor_is_read_to_its_end(ground: Ground, engine: str, tmp_path: 
     assert printed(result).strip() == str(3 * MIB)
 
 
+@pytest.mark.any_bwrap
 def test_a_pipe_is_passed_on_as_it_fills(ground: Ground) -> None:
     read_end, write_end = os.pipe()
     seen = threading.Event()

@@ -27,7 +27,7 @@ from unspill.model.operation import Operation
 from unspill.sandbox import scan
 from unspill.sandbox.upkeep import recover_now
 
-pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
+pytestmark = pytest.mark.kernel
 
 # Dies when everything is done and nothing of that is recorded
 CRASH = """
@@ -275,6 +275,7 @@ def test_a_program_that_still_has_the_lost_database_open_is_told_and_loses_nothi
     assert b"held\n" in contents(ground)
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize("view", chosen_views())
 def test_a_copy_is_for_its_owner_alone_and_no_command_sees_it(ground: Ground, view: str) -> None:
     ground.write("file", "x")

@@ -73,6 +73,7 @@ def test_python_works(ground: Ground, engine: str) -> None:
     assert printed(rooted(ground).run("python3 --version")).startswith("Python 3.")
 
 
+@pytest.mark.any_bwrap
 @pytest.mark.slow
 def test_what_pip_installs_goes_to_the_project_and_the_next_run_has_it(ground: Ground) -> None:
     """The time buys a real pip in the rootfs, which installs a wheel."""
@@ -205,6 +206,7 @@ def test_the_resolver_of_the_host_can_not_be_written(ground: Ground, engine: str
     assert not result.ok
 
 
+@pytest.mark.any_bwrap
 def test_a_command_without_a_sandbox_runs_in_the_directory_that_is_meant(ground: Ground) -> None:
     ground.write("sub/file", "x")
     sandbox = opened(ground, Person(), view="rootfs", rootfs=HOST_ROOT, permissions=Rules(unsandboxed="ask"))
@@ -228,6 +230,7 @@ def test_a_refused_write_is_explained_by_the_rootfs(ground: Ground) -> None:
     assert "`rootfs_writable = true`" in hint.remedy
 
 
+@pytest.mark.any_bwrap
 def test_a_masked_secret_is_revealed_by_the_path_that_is_told(ground: Ground) -> None:
     ground.write(".env", "TOKEN=x\n")
     sandbox = opened(ground, Person(), view="rootfs", rootfs=HOST_ROOT)
@@ -453,6 +456,7 @@ def running(ground: Ground, registry: Registry, rootfs: Rootfs, count: int) -> I
         (ground.top / "signals" / "stop").unlink()
 
 
+@pytest.mark.any_bwrap
 def test_an_upgrade_disturbs_none_of_those_who_run_in_the_old_one(ground: Ground, scene: Scene) -> None:
     registry = scene.registry
     (old,) = registry.list()
@@ -479,6 +483,7 @@ def test_an_upgrade_disturbs_none_of_those_who_run_in_the_old_one(ground: Ground
     )
 
 
+@pytest.mark.any_bwrap
 def test_without_its_lock_a_rootfs_would_be_removed_under_a_run(ground: Ground, scene: Scene) -> None:
     """The control of the lock: a rootfs that goes while somebody runs in it takes the programs away."""
     registry = scene.registry

@@ -69,6 +69,7 @@ def _small() -> Any:
     return Limits(layer_bytes=8 << 20, wall_s=20.0)
 
 
+@pytest.mark.any_bwrap
 def test_what_was_installed_can_be_discarded(ground: Ground, tree: Path) -> None:
     sandbox = writable(ground, tree)
     sandbox.run("touch /usr/left /etc/left")
@@ -127,6 +128,7 @@ def test_what_is_installed_over_one_tree_stays_over_it(ground: Ground, tree: Pat
     assert writable(ground, newer).run("ls /etc/newer").ok
 
 
+@pytest.mark.any_bwrap
 def test_what_was_installed_can_be_kept_as_a_rootfs_of_its_own(ground: Ground, tree: Path) -> None:
     sandbox = writable(ground, tree)
     sandbox.run("echo tool > /usr/bin/tool; rm /etc/group; mkdir /opt/x")
@@ -147,6 +149,7 @@ def test_what_was_installed_can_be_kept_as_a_rootfs_of_its_own(ground: Ground, t
     ]
 
 
+@pytest.mark.any_bwrap
 def test_a_tree_that_a_sandbox_layers_of_over_is_not_removed_as_unused(ground: Ground, tree: Path) -> None:
     registry = RootfsRegistry()
     archives = [ground.top / "1.tar", ground.top / "2.tar"]
@@ -167,11 +170,13 @@ def test_a_tree_that_a_sandbox_layers_of_over_is_not_removed_as_unused(ground: G
     assert registry.remove_unused() == (old.name,)
 
 
+@pytest.mark.any_bwrap
 def test_a_sandbox_that_wrote_nothing_has_nothing_to_keep(ground: Ground, tree: Path) -> None:
     with pytest.raises(UsageError, match="written nothing"):
         keep_rootfs(writable(ground, tree)._project, "mine", lambda progress: None)
 
 
+@pytest.mark.any_bwrap
 def test_what_could_not_be_read_is_counted_in_a_rootfs_that_is_kept(ground: Ground, tree: Path) -> None:
     for path in (tree / "etc" / "closed", tree / "etc" / "open"):
         path.write_text("x")
@@ -226,6 +231,7 @@ def test_no_command_writes_where_every_rootfs_lies(
         ground.sandbox(view="rootfs", rootfs=os.fspath(tree), **settings)
 
 
+@pytest.mark.any_bwrap
 def test_a_rootfs_that_a_sandbox_has_written_to_is_removed_by_force_only(ground: Ground, tree: Path) -> None:
     archive = ground.top / "1.tar"
     with tarfile.open(archive, "w") as made:

@@ -17,7 +17,7 @@ from tests.kernel.internet import Internet, internet
 from tests.kernel.internet_program import PUBLIC4, PUBLIC6
 from unspill import RunResult
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300), pytest.mark.bwrap, pytest.mark.rootfs_view]
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300), pytest.mark.rootfs_view]
 
 FETCH = """
 fetch(process.argv[2]).then((answer) => {
@@ -69,6 +69,8 @@ TOOLS = {
     "java": ("java Get.java http://example.org/hello", "example.org", 80, "hello",
              "unspill: example.org:80 was refused: no rule covers it."),
 }  # fmt: skip
+# How a tool speaks to the proxy does not depend on bubblewrap; that it is the only way out does, which one tool shows
+EACH_TOOL = [pytest.param(tool, marks=[pytest.mark.bwrap] if tool == "curl" else []) for tool in TOOLS]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,7 @@ def printed(result: RunResult) -> str:
     return (result.stdout.kept() + result.stderr.kept()).decode()
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", EACH_TOOL)
 def test_a_tool_works_where_its_host_is_allowed(tool: str, net: Internet) -> None:
     command, host, port, expected, _ = TOOLS[tool]
     result = net.run(command, host)
@@ -105,7 +107,7 @@ def test_a_tool_works_where_its_host_is_allowed(tool: str, net: Internet) -> Non
     assert net.asked() == [host]
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", EACH_TOOL)
 def test_a_tool_fails_clearly_where_another_host_is_allowed(tool: str, net: Internet) -> None:
     command, host, port, expected, words = TOOLS[tool]
     result = net.run(command, "www.example.org")
@@ -122,7 +124,7 @@ def test_a_tool_fails_clearly_where_another_host_is_allowed(tool: str, net: Inte
     assert (net.met(), net.asked()) == ([], [])
 
 
-@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "git push"])
+@pytest.mark.parametrize("tool", [tool for tool in EACH_TOOL if tool.values != ("git push",)])
 def test_a_tool_fails_clearly_where_there_is_no_network(tool: str, net: Internet) -> None:
     result = net.run(TOOLS[tool][0])
     assert not result.ok
@@ -134,11 +136,13 @@ def test_a_tool_fails_clearly_where_there_is_no_network(tool: str, net: Internet
     assert (net.met(), net.asked()) == ([], [])
 
 
+@pytest.mark.bwrap
 def test_a_program_that_does_not_know_the_proxy_is_told_apart(net: Internet) -> None:
     result = net.run("unset https_proxy all_proxy HTTPS_PROXY ALL_PROXY; curl -sS https://example.org/", "example.org")
     assert [hint.code for hint in result.hints] == ["network-by-proxy"], result.text()
 
 
+@pytest.mark.bwrap
 def test_a_server_inside_is_reached_without_the_proxy(net: Internet) -> None:
     serve = "python3 -m http.server -b 127.0.0.1 8123 2>log & sleep 1"
     result = net.run(f"{serve}; curl -sSf http://127.0.0.1:8123/fetch.js && curl -sSf http://localhost:8123/get.py")
@@ -148,6 +152,7 @@ def test_a_server_inside_is_reached_without_the_proxy(net: Internet) -> None:
     assert (result.connections, result.denials) == ((), ())
 
 
+@pytest.mark.bwrap
 def test_every_engine_has_the_same_network(engine: str, net: Internet) -> None:
     both = "curl -sSf https://example.org/hello; curl -sSf https://evil.org/hello"
     result = net.run(both, "example.org", settings={"engine": engine})

@@ -10,7 +10,7 @@ from tests.kernel.internet import Internet, internet
 from tests.unit.network.scene import wait_until
 from unspill import Exited, TimedOut
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300), pytest.mark.bwrap]
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300)]
 
 HELLO = "curl -sSf https://example.org/hello"
 # Opens connections through the proxy and holds them: how many of them were granted is printed
@@ -46,6 +46,7 @@ def test_nothing_of_a_proxy_is_left_in_its_caller(net: Internet) -> None:
     wait_until(lambda: net.ask("count") == before)
 
 
+@pytest.mark.bwrap
 def test_a_run_that_never_started_leaves_no_proxy(net: Internet) -> None:
     before = net.ask("count")
     with pytest.raises(Exception, match="nowhere"):
@@ -53,6 +54,7 @@ def test_a_run_that_never_started_leaves_no_proxy(net: Internet) -> None:
     wait_until(lambda: net.ask("count") == before)
 
 
+@pytest.mark.bwrap
 def test_connections_of_a_run_that_is_out_of_time_end_with_it(net: Internet) -> None:
     result = net.run("python3 hold.py 5 60", "example.org", timeout=4.0)
     assert result.outcome == TimedOut(after_s=4.0)
@@ -77,6 +79,7 @@ def test_each_sandbox_has_a_proxy_of_its_own(net: Internet) -> None:
         assert sorted(denial.host for denial in result.denials) == sorted(set(hosts) - {host})
 
 
+@pytest.mark.bwrap
 def test_nobody_else_reaches_the_proxy_of_a_run(net: Internet) -> None:
     """The caller's own loopback has no such port, and a sandbox without hosts has no listener on its own."""
     jobs = [

@@ -30,7 +30,7 @@ from tests.kernel.test_proxy_bounds import JUDGED, RULES, made_up
 from tests.unit.network.host_vectors import VECTORS, asking
 from unspill import RunResult
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300), pytest.mark.bwrap]
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300)]
 
 # Names of the allowed domain that lead to where nobody may go
 LED_ASTRAY = [
@@ -117,6 +117,7 @@ def test_the_caller_itself_reaches_what_no_command_may(address: str, net: Intern
     assert within(5, lambda: bool(net.met()))
 
 
+@pytest.mark.bwrap
 def test_names_that_lead_to_forbidden_addresses_are_refused(net: Internet) -> None:
     result = net.run(get_each([f"http://{name}/hello" for name in LED_ASTRAY]), "*.example.org")
     assert rules(result) == dict.fromkeys(LED_ASTRAY, "address"), result.text()
@@ -126,6 +127,7 @@ def test_names_that_lead_to_forbidden_addresses_are_refused(net: Internet) -> No
     assert set(net.asked()) == set(LED_ASTRAY)
 
 
+@pytest.mark.bwrap
 def test_forbidden_addresses_are_refused_even_if_they_are_on_the_list(net: Internet) -> None:
     result = net.run(get_each([f"http://{address}/hello" for address in LITERALS]), *LITERALS)
     assert rules(result) == {address.strip("[]"): "address" for address in LITERALS}, result.text()
@@ -140,6 +142,7 @@ def test_a_name_that_is_rebound_after_its_first_answer_is_refused(net: Internet)
     assert {address for address, _ in net.met()} == {PUBLIC4}
 
 
+@pytest.mark.bwrap
 def test_there_is_no_name_service_inside(net: Internet) -> None:
     ask = (
         "getent ahosts example.org; "
@@ -279,6 +282,7 @@ def test_a_run_has_a_budget_of_bytes(bound: str, net: Internet) -> None:
     assert free.denials == (), free.text()
 
 
+@pytest.mark.bwrap
 def test_a_granted_network_reaches_any_public_host_and_nothing_else(net: Internet) -> None:
     urls = ["https://evil.org/hello -k", "http://93.184.215.14/hello", f"http://{PRIVATE}/", f"http://{METADATA}/",
             "http://private.example.org/", "http://example.org:25/", "http://printer.local/"]  # fmt: skip

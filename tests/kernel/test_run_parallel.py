@@ -20,7 +20,7 @@ from unspill import OutputChunk, Sandbox
 from unspill.errors import SandboxUnavailable
 from unspill.sandbox import scan
 
-pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
+pytestmark = pytest.mark.kernel
 
 
 def at_once(*works: Callable[[], object]) -> None:
@@ -45,34 +45,37 @@ def at_once(*works: Callable[[], object]) -> None:
 COUNT = "n=$(cat count); sleep 0.05; echo $((n+1)) > count"
 
 
-def test_threads_on_one_sandbox_follow_one_another(ground: Ground, engine: str) -> None:
+@pytest.mark.bwrap
+def test_threads_that_want_to_be_alone_follow_one_another(ground: Ground, engine: str) -> None:
     ground.write("count", "0\n")
     sandbox = ground.sandbox()
-    at_once(*[lambda: sandbox.run(COUNT, limits=short())] * 8)
+    at_once(*[lambda: sandbox.run(COUNT, limits=short(), alone=True)] * 8)
     assert printed(sandbox.run("cat count")) == "8\n"
     assert sorted(run.number for run in sandbox.runs()) == list(range(1, 10))
 
 
-def test_openings_of_one_sandbox_follow_one_another(ground: Ground) -> None:
+def test_openings_that_want_to_be_alone_follow_one_another(ground: Ground) -> None:
     ground.write("count", "0\n")
-    at_once(*[lambda: ground.sandbox().run(COUNT, limits=short())] * 6)
+    at_once(*[lambda: ground.sandbox().run(COUNT, limits=short(), alone=True)] * 6)
     assert printed(ground.sandbox().run("cat count")) == "6\n"
 
 
-def test_processes_on_one_sandbox_follow_one_another(ground: Ground, engine: str) -> None:
+@pytest.mark.bwrap
+def test_processes_that_want_to_be_alone_follow_one_another(ground: Ground, engine: str) -> None:
     ground.write("count", "0\n")
     program = f"""
 from unspill import Policy, Sandbox
 policy = Policy(**{chosen_view()!r}, bwrap={ground.bwrap!r}, engine={engine!r}, after="hold")
 sandbox = Sandbox({os.fspath(ground.project)!r}, policy=policy)
 for _ in range(3):
-    assert sandbox.run({COUNT!r}).ok
+    assert sandbox.run({COUNT!r}, alone=True).ok
 """
     children = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
     assert [child.wait(50) for child in children] == [0, 0, 0]
     assert printed(ground.sandbox().run("cat count")) == "9\n"
 
 
+@pytest.mark.bwrap
 def test_different_sandboxes_run_beside_each_other_and_see_only_their_own(ground: Ground, engine: str) -> None:
     ground.write("file", "live\n")
     names = [f"s{number}" for number in range(6)]
@@ -97,6 +100,7 @@ def test_different_sandboxes_run_beside_each_other_and_see_only_their_own(ground
         assert printed(sandboxes[name].run("cat file")) == f"live\n{name}\n"
 
 
+@pytest.mark.bwrap
 def test_runs_that_throw_their_changes_away_need_not_wait(ground: Ground) -> None:
     sandbox = ground.sandbox()
     began = threading.Event()
@@ -150,6 +154,7 @@ def test_two_runs_in_one_second_get_layers_of_their_own(ground: Ground) -> None:
     assert len(sandbox.discard().runs) == 10
 
 
+@pytest.mark.bwrap
 def test_a_fork_of_a_caller_starts_a_spawner_of_its_own(ground: Ground) -> None:
     program = f"""
 import os
@@ -169,6 +174,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), sandbox.run("true").ok)
     assert done.stdout == "0 True\n"
 
 
+@pytest.mark.bwrap
 def test_a_live_edit_is_seen_by_the_next_run(ground: Ground, engine: str) -> None:
     ground.write("file", "one\n")
     sandbox = ground.sandbox()

@@ -177,13 +177,11 @@ def works(box: Box, name: str, program: bytes | None) -> bool:
     return good
 
 
-@pytest.mark.bwrap
 @pytest.mark.parametrize("name", TOOLS)
 def test_a_tool_works_under_the_default_profile(name: str, box: Box) -> None:
     assert works(box, name, build_filter(MACHINE, "default"))
 
 
-@pytest.mark.bwrap
 @pytest.mark.parametrize("name", TOOLS)
 def test_a_tool_works_under_the_strict_profile_unless_it_needs_what_that_takes_away(name: str, box: Box) -> None:
     assert works(box, name, build_filter(MACHINE, "strict")) is (name not in NOT_IF_STRICT)

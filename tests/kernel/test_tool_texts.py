@@ -764,6 +764,19 @@ def test_the_tool_to_apply_is_only_there_where_the_person_wants_it(ground: Groun
     assert as_text(ground, (apply,)) == (WORDS / "may_apply.txt").read_text()
 
 
+def test_the_tools_for_background_runs_are_only_there_where_a_caller_has_room_for_them(ground: Ground) -> None:
+    sandbox = open_kind(ground, "apply")
+    run, output, kill, *others = tools_of(sandbox, has_background=True)
+    assert [tool.name for tool in (run, *others)] == ORDER
+    assert tuple(others) == tools_of(sandbox)[1:]
+    (said,) = set(run.description.splitlines()) - set(tools_of(sandbox)[0].description.splitlines())
+    added = {"background": run.schema["properties"]["background"]}
+    shown = (Tool(name="run", description=said, schema=added), output, kill)
+    assert as_text(ground, shown) == (WORDS / "background.txt").read_text()
+    answer = call_tool(sandbox, "run", {"command": "true", "background": True})
+    assert answer.text.startswith("ERROR: there is no argument 'background'. "), "control: without room for them"
+
+
 def test_without_a_project_there_is_no_tool_that_reviews_or_undoes(ground: Ground) -> None:
     sandbox = open_kind(ground, "no project")
     assert [tool.name for tool in tools_of(sandbox, may_apply=True)] == ["run", "read", "write", "list", "edit"]

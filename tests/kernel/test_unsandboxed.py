@@ -24,7 +24,7 @@ from unspill.adapters.tools import call_tool
 from unspill.errors import BwrapMissing, BwrapUnsafe, UsageError
 from unspill.layers.lifecycle import playground_dir
 
-pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
+pytestmark = [pytest.mark.kernel, pytest.mark.rootfs_view]
 
 
 def test_a_command_without_a_sandbox_is_denied_without_a_question_by_default(ground: Ground) -> None:
@@ -88,6 +88,7 @@ def test_where_there_is_no_bubblewrap_a_command_runs_once_somebody_allows_it(gro
     assert [run.sandboxed for run in sandbox.runs()] == [False, False]
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize("options", [{}, {"network": True}, {"after": "discard"}, {"hosts": ["example.org"]}], ids=str)
 def test_where_none_can_be_made_nothing_else_runs_and_nobody_is_asked(ground: Ground, options: dict[str, Any]) -> None:
     person = Person()
@@ -101,6 +102,7 @@ def test_where_none_can_be_made_nothing_else_runs_and_nobody_is_asked(ground: Gr
     assert not (ground.project / "file").exists()
 
 
+@pytest.mark.bwrap
 def test_where_none_can_be_made_nothing_is_asked_by_default(ground: Ground) -> None:
     person = Person()
     with pytest.raises(BwrapMissing):
@@ -108,6 +110,7 @@ def test_where_none_can_be_made_nothing_is_asked_by_default(ground: Ground) -> N
     assert person.asked == []
 
 
+@pytest.mark.bwrap
 def test_a_bubblewrap_that_somebody_may_have_planted_is_not_passed_over(ground: Ground) -> None:
     planted = ground.top / "bwrap"
     planted.write_text("#!/bin/sh\n")
@@ -130,6 +133,7 @@ WITHOUT: dict[str, tuple[tuple[str, ...], str, str]] = {
 }
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize(("masks", "path", "why"), WITHOUT.values(), ids=WITHOUT.keys())
 def test_a_person_at_a_terminal_types_a_word_and_the_result_is_labelled(
     ground: Ground, masks: tuple[str, ...], path: str, why: str, monkeypatch: pytest.MonkeyPatch

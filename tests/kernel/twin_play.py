@@ -19,6 +19,9 @@ from unspill.model.operation import Operation
 _ABORT = "{ git merge --abort; git rebase --abort; git cherry-pick --abort; } 2>/dev/null"
 _MADE = 'made() { echo "<made $(git rev-parse HEAD)>"; }\n'
 
+# What a run does to go to a branch from wherever it is
+_GOES_ELSEWHERE = {"agent: checkout", "agent: new branch"}
+
 
 @dataclass
 class Game:
@@ -35,6 +38,9 @@ class Game:
     # What the person's commands made here, and what they themselves left behind with a HEAD on no branch
     _seen: set[str] = field(default_factory=set)
     _left: set[str] = field(default_factory=set)
+    # What the person committed on no branch and a run then saw and went away from, as git lets anybody. Applying that
+    # moves HEAD; that the commits stay reachable is looked at as for all.
+    _passed: set[str] = field(default_factory=set)
 
     def problems(self, sequence: Sequence) -> list[str]:
         """Play until something is wrong; return that, with what was done before."""
@@ -142,6 +148,7 @@ class Game:
 
         for action in before:
             self._note(action)
+        on_no_branch = {name for name, branch in self._committed.items() if branch == "HEAD"}
         # A rebase or merge of nothing leaves a commit of the person on top
         known = set(lines(self.world.project, "rev-list", "--all", "--reflog", "HEAD"))
         result = self.world.run(_MADE + scripts[0], scripts[1], meanwhile=meanwhile, then=then, sandbox=sandbox)
@@ -151,6 +158,8 @@ class Game:
         self.told.append(f"  -> {_told(result.operation)} {result.problem}")
         if then != "discard":
             self._made |= set(re.findall(r"<made ([0-9a-f]{40,64})>", printed)) - known
+            if _GOES_ELSEWHERE & {*before, *after}:
+                self._passed |= on_no_branch
 
     def _script(self, actions: tuple[str, ...], chance: random.Random) -> str:
         texts = [self._filled(AGENT[action.removeprefix("agent: ")], chance) for action in actions]
@@ -224,6 +233,8 @@ class Game:
         kept = set().union(*tips.values())
         for name, branch in self._committed.items():
             if name not in kept or (branch != "HEAD" and branch not in here):
+                continue
+            if branch == "HEAD" and name in self._passed:
                 continue
             if name not in lines(world.project, "ls-tree", "--name-only", branch) and not self._is_elsewhere(name):
                 found.append(f"{name} is not in the tip of {branch}")

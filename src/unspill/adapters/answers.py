@@ -53,6 +53,8 @@ _HEADINGS = {
     "skipped": "Not applied (held: later commands see it, the project does not have it until the user applies it). "
     "What the user reads about it:",
 }
+_MOST_SHARING = 3
+_UNSETTLED = "Note: what it changed is told with the next command's changes, or when the last background run has ended."
 # What becomes of changes by default, which frameworks are not told each time
 _USUAL = {"apply": "applied", "hold": "held"}
 
@@ -212,12 +214,24 @@ def change_lines(result: RunResult) -> Iterator[str]:
     """Yield what a run changed and what became of it."""
     operation = result.operation
     why = f"; {_with_reason('the apply failed', result.problem)}" if result.problem else ""
+    if result.apart:
+        why = f"; {result.problem}"
     if not why and result.held and isinstance(result.outcome, TimedOut | LimitReached | Cancelled):
         why = "; what was cut short is not applied by itself"
     number = f" as operation {operation.number}" if operation is not None and operation.number else ""
     for state, lines in became(result):
-        yield _HEADINGS[state].format(run=result.number, why=why, operation=number)
+        yield _HEADINGS[state].format(run=_sharing(result), why=why, operation=number)
         yield from lines
+    if result.unsettled:
+        yield _UNSETTLED
+
+
+def _sharing(result: RunResult) -> str:
+    """Return the number of a run, and those of the runs that may have changed the same while they shared a sandbox."""
+    others = result.shared_with
+    if len(others) > _MOST_SHARING:
+        return f"{result.number} and {len(others)} others together"
+    return " and run ".join(map(str, (result.number, *others))) + (" together" if others else "")
 
 
 def result_values(result: RunResult) -> dict[str, Any]:

@@ -8,7 +8,8 @@
 One definition for every adapter. A description says what is true of one sandbox, and never names anything of the
 person's that the sandbox hides. A model's arguments can only ask for less than the policy gives; more than that
 (`network`, `hosts`, `roots`) goes to the sandbox's approver, who is never the model. `apply` is among the tools only if
-the person wants. Without a project there is nothing to review, so the tools for that are left out.
+the person wants, `output` and `kill` only where the caller has room for background runs. Without a project there is
+nothing to review, so the tools for that are left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 from collections.abc import Mapping
 
 from unspill.adapters.answers import Answer, answer_error, answer_run, own_failure, with_interrupted
+from unspill.adapters.background import LONGEST_WAIT_S, BackgroundRuns
 from unspill.adapters.files import (
     CONTENT,
     ENTRIES,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.adapters.answers import Where
+    from unspill.adapters.background import JoinedSandbox
     from unspill.adapters.files import Fate, SandboxPlaces
     from unspill.adapters.review import Mine
     from unspill.model.plan import MountOp, Plan
@@ -112,6 +115,10 @@ _WRITTEN: dict[Fate, str] = {
 }
 # Without a project they have nothing to show and nothing to do
 _REVIEWING = ("changes", "diff", "undo", "apply")
+_OF_BACKGROUND = ("output", "kill")
+# What these look at is the same with and without background runs; what those do needs the sandbox for itself
+_LOOKING = ("changes", "diff")
+_ALONE = ("undo", "apply")
 
 
 class Tool(Record):
@@ -126,15 +133,20 @@ class Tool(Record):
     is_read_only: bool = False
 
 
-def tools_of(sandbox: Sandbox, *, may_apply: bool = False) -> tuple[Tool, ...]:
-    """Return the tools as they are for this sandbox; `apply` among them only where the person wants that."""
+def tools_of(sandbox: Sandbox, *, may_apply: bool = False, has_background: bool = False) -> tuple[Tool, ...]:
+    """Return the tools as they are for this sandbox; `apply` among them only where the person wants that.
+
+    `has_background`: calls are made with `BackgroundRuns`.
+    """
     places = places_of(sandbox)
-    _run, *others = _names(places, may_apply=may_apply)
-    return (_run_tool(places, sandbox), *(_OTHERS[name][0](places) for name in others))
+    _run, *others = _names(places, may_apply=may_apply, has_background=has_background)
+    run = _run_tool(places, sandbox, has_background=has_background)
+    return (run, *(_OTHERS[name][0](places) for name in others))
 
 
-def _names(places: SandboxPlaces, *, may_apply: bool) -> list[str]:
-    left_out = _REVIEWING if not places.roots else () if may_apply else ("apply",)
+def _names(places: SandboxPlaces, *, may_apply: bool, has_background: bool) -> list[str]:
+    left_out: tuple[str, ...] = _REVIEWING if not places.roots else () if may_apply else ("apply",)
+    left_out += () if has_background else _OF_BACKGROUND
     return [name for name in ("run", *_OTHERS) if name not in left_out]
 
 
@@ -149,6 +161,7 @@ def call_tool(
     may_apply: bool = False,
     where: Where | None = None,
     is_mine: Mine | None = None,
+    background: BackgroundRuns | None = None,
 ) -> Answer:
     """Do what a model asks for and return what it is told. Nothing is raised for what a model did wrong.
 
@@ -162,27 +175,64 @@ def call_tool(
         may_apply: As for `tools_of`.
         where: Where the model can read all that a stream of a run had, by the run's number and the stream's name.
         is_mine: Which operations `undo` may take back, of those that runs in this sandbox have applied.
+        background: The background runs of this sandbox, if there may be some: then every call is made with them.
     """
     policy, places = sandbox.policy, places_of(sandbox)
-    names = _names(places, may_apply=may_apply)
+    names = _names(places, may_apply=may_apply, has_background=background is not None)
+    joined = None
     try:
         if name not in names:
             raise UsageError(f"there is no tool {name!a:.60}", remedy=f"There are {', '.join(names)}.")
-        if name == "run":
-            options = read_arguments(sandbox, arguments)
-            result = _run(sandbox, options, on_event=on_event, cancel_fd=cancel_fd, approver=approver)
-            answer = answer_run(result, policy=policy, where=where)
+        call = _Call(sandbox=sandbox, name=name, arguments=arguments, cancel_fd=cancel_fd, approver=approver)
+        call = call.replace(on_event=on_event, where=where, is_mine=is_mine)
+        if background is None or name in _LOOKING:
+            answer = call.make(background)
+        elif name in _OF_BACKGROUND:
+            given = check_arguments(_OTHERS[name][0](places).schema, arguments)
+            answer = _OTHERS[name][1](background, given, cancel_fd=cancel_fd)
+        elif name == "run" and arguments.get("background") is True:
+            options = read_arguments(sandbox, arguments, has_background=True)
+            answer = background.start(options, cancel_fd)
         else:
-            make, call = _OTHERS[name]
-            given = check_arguments(make(places).schema, arguments)
-            more: dict[str, Any] = {"is_mine": is_mine} if name == "undo" else {}
-            more |= {"approver": approver} if name == "apply" else {}
-            answer = call(sandbox, given, cancel_fd=cancel_fd, **more)
-        return with_interrupted(sandbox, answer)
+            with background.joined(cancel_fd) as joined:
+                if joined is not None and name in _ALONE:
+                    raise background.refusal(f"`{name}` is not possible beside background runs")
+                answer = call.make(background, joined)
+        answer = with_interrupted(sandbox, answer)
     except UnspillError as error:
-        return answer_error(error, policy=policy)
+        answer = answer_error(error, policy=policy)
     except OSError as error:
-        return answer_error(own_failure(error))
+        answer = answer_error(own_failure(error))
+    return answer if background is None else background.with_news(answer, joined)
+
+
+class _Call(Record):
+    """A call of a tool, as `call_tool` is given it."""
+
+    sandbox: Sandbox
+    name: str
+    arguments: Mapping[str, Any]
+    cancel_fd: int | None
+    approver: Who
+    on_event: Callable[[Event], None] | None = None
+    where: Where | None = None
+    is_mine: Mine | None = None
+
+    def make(self, background: BackgroundRuns | None, joined: JoinedSandbox | None = None) -> Answer:
+        """Do it; `joined` is where, while background runs are alive."""
+        sandbox, name = self.sandbox, self.name
+        # It has all that the tools use of a sandbox
+        place: Any = joined or sandbox
+        if name == "run":
+            options = read_arguments(sandbox, self.arguments, has_background=background is not None)
+            more: dict[str, Any] = {"cancel_fd": self.cancel_fd, "approver": self.approver, "on_event": self.on_event}
+            result = _run(sandbox, options, **more) if joined is None else joined.run(**options, **more)
+            return answer_run(result, policy=sandbox.policy, where=self.where)
+        describe, call = _OTHERS[name]
+        given = check_arguments(describe(places_of(sandbox)).schema, self.arguments)
+        more = {"is_mine": self.is_mine} if name == "undo" else {}
+        more |= {"approver": self.approver} if name == "apply" else {}
+        return call(place, given, cancel_fd=self.cancel_fd, **more)
 
 
 def _run(sandbox: Sandbox, options: dict[str, Any], **more: Any) -> RunResult:
@@ -211,13 +261,13 @@ def call_run_command(sandbox: Sandbox, arguments: Mapping[str, Any], **options: 
     return call_tool(sandbox, "run", arguments, **options)
 
 
-def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any], *, has_background: bool = False) -> dict[str, Any]:
     """Return the arguments of `Sandbox.run` that a model's arguments mean.
 
     Raises:
         UsageError: one of them is unknown, missing or of another kind.
     """
-    given = check_arguments(_run_schema(places_of(sandbox)), arguments)
+    given = check_arguments(_run_schema(places_of(sandbox), has_background=has_background), arguments)
     command = given["command"]
     if not command.strip():
         raise UsageError(_EMPTY.format("Command"))
@@ -312,7 +362,7 @@ def _shown(value: object) -> str:
         return "something too long to be told"
 
 
-def _run_tool(places: SandboxPlaces, sandbox: Sandbox) -> Tool:
+def _run_tool(places: SandboxPlaces, sandbox: Sandbox, *, has_background: bool = False) -> Tool:
     policy, is_sealed = places.policy, places.is_sealed
     if is_sealed:
         files, network = [*_files(places, sandbox)], [*_network(policy)]
@@ -333,15 +383,16 @@ def _run_tool(places: SandboxPlaces, sandbox: Sandbox) -> Tool:
         *(f"- {line}" for line in network),
         "",
         "Limits:",
-        *(f"- {line}" for line in _limits(places)),
+        *(f"- {line}" for line in _limits(places, has_background=has_background)),
         "",
         f"The result begins with how the command ended{changed}; what follows `Output:` is what it printed.",
         "If the command fails, you should handle the error gracefully and provide a helpful error message to the user.",
     ]
-    return Tool(name="run", description="\n".join(lines), schema=_run_schema(places))
+    schema = _run_schema(places, has_background=has_background)
+    return Tool(name="run", description="\n".join(lines), schema=schema)
 
 
-def _run_schema(places: SandboxPlaces) -> dict[str, Any]:
+def _run_schema(places: SandboxPlaces, *, has_background: bool = False) -> dict[str, Any]:
     wall_s = places.policy.limits.wall_s
     timeout: dict[str, Any] = {
         "type": "number",
@@ -389,6 +440,10 @@ def _run_schema(places: SandboxPlaces) -> dict[str, Any]:
     if not places.roots:
         # A directory is changed for a project, or not at all
         del properties["roots"]
+    if has_background:
+        properties["background"] = _flag(
+            "Whether to return at once, with the number of the run, while the command goes on.", default=False
+        )
     if places.is_asked:
         asked = "Whether to ask the user to run this command without a sandbox. Nothing runs otherwise."
         properties["unsandboxed"] = _flag(asked, default=False)
@@ -400,6 +455,40 @@ def _asked(places: SandboxPlaces, setting: str, words: str) -> str:
     if not places.is_sealed:
         return _NOTHING_TO_ASK
     return _DENIED if getattr(places.policy.permissions, setting) == "deny" else words
+
+
+def _output_tool(places: SandboxPlaces) -> Tool:
+    policy = places.policy
+    return Tool(
+        name="output",
+        description=(
+            "Show what a background run has printed, and whether it has ended. "
+            f"At most {policy.shown_lines} lines and {policy.shown_bytes} bytes are returned, and you are told where "
+            "to go on. What follows `Output:` is what it printed."
+        ),
+        schema=_schema(
+            {
+                "run": _number("Which run, by its number."),
+                "offset": _number("Where to begin: how many bytes to skip.", least=0, default=0),
+                "wait_s": _number(
+                    "How many seconds to wait for something new.", least=0, most=LONGEST_WAIT_S, default=0
+                ),
+            },
+            "run",
+        ),
+        is_read_only=True,
+    )
+
+
+def _kill_tool(_places: SandboxPlaces) -> Tool:
+    return Tool(
+        name="kill",
+        description=(
+            "End a background run, and return how it ended and what it changed. "
+            "It gets SIGTERM, and SIGKILL two seconds later."
+        ),
+        schema=_schema({"run": _number("Which run, by its number.")}, "run"),
+    )
 
 
 def _changes_tool(places: SandboxPlaces) -> Tool:
@@ -541,6 +630,8 @@ def _edit_tool(places: SandboxPlaces) -> Tool:
 
 # Besides `run`, in the order in which they are listed: what a model is told of a tool, and what it does
 _OTHERS: dict[str, tuple[Callable[[SandboxPlaces], Tool], Callable[..., Answer]]] = {
+    "output": (_output_tool, BackgroundRuns.output),
+    "kill": (_kill_tool, BackgroundRuns.kill),
     "changes": (_changes_tool, call_changes),
     "diff": (_diff_tool, call_diff),
     "undo": (_undo_tool, call_undo),
@@ -708,14 +799,19 @@ def _network(policy: Policy) -> Iterator[str]:
     yield "For fetching websites or web content, you should use a tool made for that instead, if there is one."
 
 
-def _limits(places: SandboxPlaces) -> Iterator[str]:
+def _limits(places: SandboxPlaces, *, has_background: bool) -> Iterator[str]:
     policy, limits = places.policy, places.policy.limits
     if limits.wall_s is not None:
         yield f"A command is ended after {limits.wall_s:g} seconds; `timeout_s` can only make that less."
     if places.fate == "apply" and policy.after_timeout == "hold":
         yield "What a command has changed when its time is over is held, and not applied by itself."
     yield f"Of its output you see at most {policy.shown_lines} lines, from the beginning and from the end."
-    if places.is_sealed:
+    if has_background:
+        yield (
+            "Nothing runs on when the command has ended. For a server or a watcher set `background`: it goes on until "
+            "`kill`, beside your other commands, which see its files and reach its ports on 127.0.0.1."
+        )
+    elif places.is_sealed:
         yield "Nothing runs on when the command has ended: no background processes, no servers."
 
 

@@ -219,14 +219,17 @@ class RolledBackEntries:
     a conflict. Reads journals only when something looks like one.
     """
 
-    def __init__(self, store: Store, project: bytes, root: bytes) -> None:
+    def __init__(self, store: Store, project: bytes, root: bytes, own: OwnEntries | None = None) -> None:
         self._store = store
         self._project = project
         self._root = root
+        self._own = own
         self._known: Known | None = None
 
     def explains(self, path: bytes, status: os.stat_result, mark: int) -> bool:
         """Tell whether an entry that is not older than a mark was so before we touched it, and is unchanged since."""
+        if self._own is not None and self._own.explains(path, status):
+            return True
         if self._known is None:
             self._known = self._read()
         ctime = status.st_ctime_ns
@@ -251,6 +254,54 @@ class RolledBackEntries:
                     found = known.setdefault((step.path, step.before.inode), [])
                     found.append((step.before, operation.marks[index]))
         return known
+
+
+class OwnEntries:
+    """The entries below one root that checkpoints of the same layers have put there: nobody else's edits."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[Entry, int]] = {}
+        # Directories that were changed by what came and went in them, and until when only by that
+        self._filled: dict[bytes, int] = {}
+
+    def unedited(self, root: bytes, paths: Iterable[bytes], mark: int) -> set[bytes]:
+        """Return the directories above some paths in which nobody else has changed anything since a mark."""
+        found: set[bytes] = set()
+        for directory in {path.rpartition(b"/")[0] for path in paths}:
+            try:
+                status = os.lstat(root + b"/" + directory)
+            except OSError:
+                continue
+            if status.st_ctime_ns < mark or self.explains(directory, status):
+                found.add(directory)
+        return found
+
+    def note(self, store: Store, operation: Operation, root: bytes, unedited: Set[bytes]) -> None:
+        """Take in what an operation has done; directories that were `unedited` before it are so after it."""
+        journal = read_journal(journal_file(store.state, operation.id))
+        if journal is None or journal.end is None or root not in operation.roots:
+            return
+        index = operation.roots.index(root)
+        until = journal.end.operation.marks[index]
+        self._filled.update(dict.fromkeys(unedited, until))
+        for step in (journal.steps[number] for number in journal.end.done):
+            entry = step.before if step.action == "set_metadata" else step.after
+            if step.root != index:
+                continue
+            if entry is None or step.action == "take":
+                self._known.pop(step.path, None)
+            else:
+                self._known[step.path] = entry, until
+
+    def explains(self, path: bytes, status: os.stat_result) -> bool:
+        """Tell whether this is such an entry, and unchanged since; what others put into a directory is no change."""
+        if status.st_ctime_ns < self._filled.get(path, 0):
+            return True
+        entry, until = self._known.get(path, (None, 0))
+        if entry is None or not matches(status, entry):
+            return False
+        is_filled = entry.kind == "dir" and status.st_ctime_ns == status.st_mtime_ns
+        return status.st_ctime_ns < until or is_filled
 
 
 def _recover(store: Store, operation: OperationId) -> Operation | None:

@@ -493,6 +493,8 @@ def _read_marks(directory: Dir) -> bool:
 def _compare_files(path: bytes, entry: Found, base: Found) -> Difference:
     """Compare two regular files. One of an upper that is closed to its owner gets another ctime by this."""
     status, base_status = entry[2], base[2]
+    if status.st_ino == base_status.st_ino and status.st_dev == base_status.st_dev:
+        return (), False
     aspects: list[Aspect] = []
     unreadable = False
     try:

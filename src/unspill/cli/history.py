@@ -18,6 +18,7 @@ from unspill.cli.output import (
     operation_form,
     outcome_form,
     output_form,
+    port_lines,
     print_json,
     print_operation,
     refused_lines,
@@ -86,7 +87,8 @@ def show(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         if isinstance(found, Run):
             traffic = sandbox.traffic(found.id)
-            print_json({**run_form(found), **traffic_form(traffic.connections, traffic.denials)})
+            form = traffic_form(traffic.connections, traffic.denials, traffic.ports)
+            print_json({**run_form(found), **form})
         else:
             print_json(operation_form(found))
     elif isinstance(found, Run):
@@ -232,8 +234,9 @@ def _fate(sandbox: Sandbox, done: list[int]) -> str:
 
 
 def _print_traffic(traffic: Traffic) -> None:
-    if not (traffic.connections or traffic.denials):
-        return
+    if traffic.ports:
+        print("ports:")
+        print("\n".join(port_lines(traffic.ports)))
     if traffic.connections:
         print("connections:")
         print("\n".join(connection_lines(traffic.connections)))

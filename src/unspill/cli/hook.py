@@ -155,7 +155,8 @@ def _answer(agent: CodingAgent, arguments: Arguments, raw: bytes) -> dict[str, A
     event, given = _read(agent, raw)
     text = given["command"]
     is_plan = event.get("permission_mode") == "plan"
-    words = _words(arguments, _project(arguments), discard=is_plan)
+    in_background = bool(agent.background and given.get(agent.background))
+    words = _words(arguments, _project(arguments), discard=is_plan, in_background=in_background)
     leaves = bool(agent.unsealed and given.get(agent.unsealed))
     reason = "sealed by unspill"
     if leaves:
@@ -245,18 +246,18 @@ def _check_arguments(agent: CodingAgent, given: dict[str, Any]) -> None:
     unknown = sorted(set(given) - agent.fields - {"command"})
     if unknown:
         raise UsageError(f"the argument {unknown[0]!a:.60} is not known here, and might lead around the sandbox")
-    if agent.background and given.get(agent.background):
-        remedy = "Run it in the foreground, with a time limit."
-        raise UsageError("the sandbox runs nothing in the background: other commands would wait for it", remedy=remedy)
 
 
-def _words(arguments: Arguments, project: bytes, *, discard: bool) -> str:
+def _words(arguments: Arguments, project: bytes, *, discard: bool, in_background: bool = False) -> str:
     """Return the beginning of every command line that this hook makes, as a shell reads it.
 
     The project is named: some agents let a model say where a command is run.
     """
     # Some agents give a shell a pipe that never ends, which a command would wait for
     words = [*own_words(), "run", "--no-stdin"]
+    if in_background:
+        # The agent reads its output and ends it; other commands share its sandbox meanwhile
+        words += ["--detach", "--follow"]
     if discard:
         # Somebody who plans wants nothing changed
         words.append("--discard")

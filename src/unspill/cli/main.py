@@ -38,6 +38,10 @@ else:
 # The verbs as the overview lists them: the module that has each one, and what it does
 VERBS = {
     "run": ("run", "run a command in the sandbox, then apply, hold or discard its changes"),
+    "shell": ("run", "open a shell in the sandbox; its changes are applied when it ends"),
+    "ps": ("background", "list the commands that run in the background"),
+    "logs": ("background", "print what a background run has printed, or follow it"),
+    "stop": ("background", "end background runs; their changes are applied, held or discarded"),
     "undo": ("history", "undo an operation, whatever the command was"),
     "redo": ("history", "redo what an undo reversed"),
     "changes": ("review", "list held changes"),
@@ -66,6 +70,7 @@ OUR_FAILURE = 125
 # Coding agents let a command through where their hook fails in any other way
 STOPPED = 2
 _SIGINT = 2
+_RUNNING = ("run", "shell")
 _FULL = "Redirect standard output to somewhere writable."
 
 
@@ -394,12 +399,12 @@ def _complain(error: UnspillError, verb: str) -> int:
     _say(f"{'ERROR' if is_denied else 'unspill'}: {_safe(error.message.removeprefix('ERROR: '))}")
     if error.remedy:
         # The output of a command may be on the same terminal
-        mark = "unspill: " if verb == "run" and sys.stderr.isatty() else ""
+        mark = "unspill: " if verb in _RUNNING and sys.stderr.isatty() else ""
         _say(f"{mark}  {_safe(error.remedy)}")
     # The remedy is a note as well
     _say_notes(error, but=error.remedy)
-    # `run` passes the command's own codes through, so ours must be one that it is known for
-    return OUR_FAILURE if verb == "run" else error.exit_code
+    # These pass the command's own codes through, so ours must be one that it is known for
+    return OUR_FAILURE if verb in _RUNNING else error.exit_code
 
 
 def _say_notes(error: BaseException, otherwise: str = "", *, but: str = "") -> None:

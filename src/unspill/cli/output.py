@@ -4,10 +4,10 @@
 What was done comes first, then what was skipped and why, then what to type next. A command that is proposed can be
 pasted: names of strangers in it are words of the shell and nothing else.
 
-A terminal answers questions as if they had been typed, changes its title, its clipboard and its past. So of a command's
-output text and colours pass, and whatever else a terminal obeys is shown instead. What is not on a terminal gets every
-byte as it was. What output leaves in a terminal is taken back before our own lines: they come last, and nothing hides
-them.
+A terminal answers questions as if they had been typed, changes its title, its clipboard and its past. So of the output
+of a command without a terminal text and colours pass, and whatever else a terminal obeys is shown instead. What is not
+on a terminal gets every byte as it was. What output leaves in a terminal is taken back before our own lines: they come
+last, and nothing hides them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, exit_code_of
 from unspill.policy.paths import TERMINAL_RESET, quote, shell_word, wrap
 from unspill.sandbox.project import find_project
-from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, UNHEARD, describe_end, hidden_notes
+from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, UNHEARD, describe_end, hidden_notes, unsettled_text
 from unspill.sandbox.secrets import is_about_secret
 
 TYPE_CHECKING = False
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         Why,
     )
     from unspill.model.rootfs import Progress
-    from unspill.model.run import Connection, Denial, Outcome, Output
+    from unspill.model.run import Connection, Denial, Outcome, Output, PortTraffic
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 
@@ -210,8 +210,15 @@ def result_lines(result: RunResult, sandbox: Sandbox) -> list[str]:
     lines += ["\n  ".join(filter(None, (hint.text, hint.remedy))) for hint in result.hints]
     if result.denials:
         lines += refused_lines(result.denials)
+    for port in result.ports:
+        if port.refused:
+            lines.append(f"Refused {count_text(port.refused, 'connection')} to port {port.inside}: too many at once.")
+    if result.unsettled:
+        lines.append(unsettled_text(result.shared_with))
     if result.changes:
         lines += outcome_lines(result, sandbox, news=_news(sandbox, result.operation, 2))
+    elif result.held:
+        lines.append(f"Still held, because you undid it: see {advised('unspill changes{of}', sandbox)}")
     return [part for line in lines for part in line.split("\n")]
 
 
@@ -219,6 +226,11 @@ def outcome_lines(result: RunResult, sandbox: Sandbox, news: Iterable[tuple[byte
     """Say what became of a run's changes: applied, held or discarded; `news` are flagged paths to tell of."""
     if result.operation is not None:
         return _applied(result, result.operation, sandbox, news)
+    if result.apart:
+        name = shell_word(os.fsencode(result.apart))
+        command = advised("unspill apply --sandbox {name}{at}", sandbox, name=name)
+        what = f"Held in sandbox {result.apart!r}. Apply: {command}"
+        return [*_listed(result.changes, what, sandbox.project), f"  {safe_text(result.problem)}"]
     if result.held:
         what = f"Held in sandbox {sandbox.name!r} (run {result.number}). Apply: {advised('unspill apply{of}', sandbox)}"
     else:
@@ -341,6 +353,18 @@ def connection_lines(connections: Sequence[Connection]) -> list[str]:
     return lines
 
 
+def port_lines(ports: Sequence[PortTraffic]) -> list[str]:
+    """Return one line a port: which it is, how many connections and bytes, and how many were not served."""
+    lines = []
+    for port in ports:
+        what = f"published {port.inside} at 127.0.0.1:{port.host}" if port.is_published else f"exposed {port.host}"
+        sums = f"{count_text(port.connections, 'connection')}, {size_text(port.down)} in, {size_text(port.up)} out"
+        refused = f", {port.refused} refused (too many at once)" if port.refused else ""
+        failed = f", {port.failed} found no server" if port.failed else ""
+        lines.append(f"  {what}: {sums}{refused}{failed}")
+    return lines
+
+
 def count_text(count: int, what: str) -> str:
     """Return a number of things in words."""
     return f"{count} {what}{'' if count == 1 else 's'}"
@@ -404,11 +428,14 @@ def result_form(result: RunResult) -> dict[str, Any]:
             {**named("path", path), "reason": reason, "told": path in result.told} for path, reason in result.flagged
         ],
         "problem": result.problem,
+        "apart": result.apart,
         "duration_s": result.duration_s,
         "hints": [hint.as_dict() for hint in result.hints],
         "warnings": list(result.warnings),
         "sandboxed": result.sandboxed,
-        **traffic_form(result.connections, result.denials),
+        "shared_with": list(result.shared_with),
+        "unsettled": result.unsettled,
+        **traffic_form(result.connections, result.denials, result.ports),
     }
 
 
@@ -455,11 +482,14 @@ def output_form(output: Output) -> dict[str, Any]:
     return form
 
 
-def traffic_form(connections: Sequence[Connection], denials: Sequence[Denial]) -> dict[str, Any]:
-    """Return both as values, under the names that a RunResult has for them."""
+def traffic_form(
+    connections: Sequence[Connection], denials: Sequence[Denial], ports: Sequence[PortTraffic]
+) -> dict[str, Any]:
+    """Return all as values, under the names that a RunResult has for them."""
     return {
         "connections": [made.as_dict() for made in connections],
         "denials": [denial.as_dict() for denial in denials],
+        "ports": [port.as_dict() for port in ports],
     }
 
 
@@ -675,6 +705,11 @@ class Traces:
         self._has_sequences = False
         self._has_strings = False
         self._is_wild = False
+
+    @property
+    def is_wild(self) -> bool:
+        """Whether it was more than text and colours: it may have asked the terminal something."""
+        return self._is_wild
 
     def note(self, chunk: bytes) -> None:
         """Look at what is written."""

@@ -15,7 +15,7 @@ from unspill.cli.main import Option, named_project, verb
 from unspill.cli.output import count_text, print_json, when_text
 from unspill.errors import UsageError
 from unspill.model.policy import SCOPES
-from unspill.permissions.approvers import DenyAll, Queue, Terminal
+from unspill.permissions.approvers import DenyAll, Queue, TerminalApprover
 from unspill.permissions.question import request_lines, statement_text
 from unspill.sandbox.permits import Office
 from unspill.sandbox.project import find_own_locations, load_policy
@@ -147,7 +147,7 @@ def ask_person(whom: str | None, question: Question) -> Answer:
         return DenyAll().ask(question)
     if whom == "queue":
         return _wait_in_queue(locations.state, question)
-    return Terminal(lock=locations.state + b"/locks/terminal").ask(question)
+    return TerminalApprover(lock=locations.state + b"/locks/terminal").ask(question)
 
 
 def event_text(event: Event) -> str:
@@ -167,6 +167,9 @@ def event_text(event: Event) -> str:
             sealed = "" if event.get("sandboxed", True) else " WITHOUT a sandbox"
             text = f"run {event.get('number')}{sealed}, {event.get('ending')}: {_words(event.get('command'))}"
             text += f"; changed {_paths(event)}" if event.get("paths") else ""
+        case "port":
+            text = f"{event.get('what')} port {event.get('inside')} of sandbox {event.get('sandbox')}"
+            text += f" at 127.0.0.1:{event.get('host')}" if event.get("what") == "published" else ""
         case "operation":
             text = f"{event.get('what')} op {event.get('number')} by {event.get('asked_by')}, {event.get('ending')}"
             text += f": {_paths(event)}" if event.get("paths") else ""

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`unspill run`: stdout and stderr are the command's; what changed and what became of it follows on stderr.
+"""`unspill run` and `unspill shell`: stdout and stderr are the command's; what changed and what became of it follows.
+
+At a person's terminal a command has a terminal too, where this machine can give it one.
 
 A signal that asks this program to end ends the command first, and then the program, when the changes are safe.
 
@@ -17,27 +19,33 @@ import sys
 from unspill.cli.main import EVENTS, NO_PROJECT, Option, open_sandbox, verb
 from unspill.errors import HostError, UsageError
 from unspill.host.dirfd import write_whole
-from unspill.host.libc import RaisingSignals
+from unspill.host.libc import DeferredSignals, RaisingSignals
 from unspill.lazy import lazy_module
-from unspill.model.run import Ended, InheritedInput, NeverStarted, OutputChunk, Started
+from unspill.model.run import Ended, Exited, InheritedInput, NeverStarted, OutputChunk, Started
 from unspill.runner.launcher import close_launchers, get_launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-    from unspill.cli import output
+    from unspill.cli import output, terminal
     from unspill.cli.main import Arguments
     from unspill.cli.output import Screen, Traces
     from unspill.model.permission import Answer, Question
     from unspill.model.run import Event, StreamName
+    from unspill.sandbox import keeper
+    from unspill.sandbox.ports import Port, WantedPorts
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 else:
+    keeper = lazy_module("unspill.sandbox.keeper")  # lazy: background runs
     output = lazy_module("unspill.cli.output")  # lazy: summary
+    terminal = lazy_module("unspill.cli.terminal")  # lazy: terminal
 
 _WHOM = ("terminal", "queue", "deny")
 _LONGEST_S = 1e9
+_PAST_PORTS = 65_536
 _UNSANDBOXED = 'To be asked whether it may run without a sandbox, set `unsandboxed = "ask"` under [permissions].'
 _OUR_FAILURE = 125
 _MARK = "unspill: "
@@ -46,32 +54,65 @@ _NUMBERS = {"stdout": 1, "stderr": 2}
 _LOADED = ("unspill.sandbox.result", "unspill.cli.output")
 
 
-@verb(
-    "Run a command in the sandbox. When it ends, apply its changes, or hold or discard them.",
-    Option(name="--shell", short="-c", metavar="TEXT", help="run TEXT with /bin/sh -c instead"),
-    Option(
-        name="--working-dir",
-        metavar="DIR",
-        help="where to run it: a path, `.` (here) or `playground` (your scratch directory)",
-    ),
-    NO_PROJECT,
-    Option(name="--timeout", metavar="SECONDS", help="stop it after this time"),
-    Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an environment variable (repeatable)"),
-    Option(name="--stdin", short="-i", help="let it read this program's standard input, also a terminal"),
-    Option(name="--no-stdin", help="give it no input, not even a pipe or a file"),
+_FATES = {"apply": "applied", "hold": "held", "discard": "discarded"}
+_AFTER = (
     Option(name="--apply", help="apply its changes, whatever its exit code (the default)"),
     Option(name="--hold", help="hold its changes: later runs see them, your project does not"),
     Option(name="--discard", help="discard its changes"),
+)
+_PERMISSIONS = (
     Option(name="--network", help="ask for the network, for this run only"),
     Option(name="--allow-host", metavar="HOST", repeated=True, help="ask to connect to this host (repeatable)"),
     Option(name="--readable", metavar="PATH", repeated=True, help="ask to show it this path (repeatable)"),
     Option(name="--reveal", metavar="PATH", repeated=True, help="ask to show it a secret (repeatable)"),
     Option(name="--root", metavar="DIR", repeated=True, help="ask to let it change this directory (repeatable)"),
+)
+_ASK = Option(name="--ask", metavar="WHOM", help="who answers questions: terminal, queue or deny (nobody)")
+_WORKING_DIR = Option(
+    name="--working-dir",
+    metavar="DIR",
+    help="where to run it: a path, `.` (here) or `playground` (your scratch directory)",
+)
+_ENV = Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an environment variable (repeatable)")
+# A background run has no terminal and no input, and shares what its sandbox has
+_NOT_DETACHED = ("--tty", "--stdin", "--explain", "--events", "--unsandboxed", "--alone")
+_MORE = ("--network", "--allow-host", "--readable", "--reveal", "--root")
+_FOLLOWED_S = 5.0
+_QUIET = Option(name="--quiet", short="-q", help="print no summary")
+_PORTS = (
+    Option(
+        name="--publish",
+        short="-p",
+        metavar="PORT[:HOSTPORT]",
+        repeated=True,
+        help="have a port of this machine lead to its server (repeatable)",
+    ),
+    Option(name="--expose", metavar="PORT", repeated=True, help="let it reach this port of this machine (repeatable)"),
+)
+
+
+@verb(
+    "Run a command in the sandbox. When it ends, apply its changes, or hold or discard them.",
+    Option(name="--shell", short="-c", metavar="TEXT", help="run TEXT with /bin/sh -c instead"),
+    _WORKING_DIR,
+    NO_PROJECT,
+    Option(name="--timeout", metavar="SECONDS", help="stop it after this time"),
+    _ENV,
+    Option(name="--tty", short="-t", help="give it a terminal (the default if this program is on yours)"),
+    Option(name="--detach", short="-d", help="run it in the background: see `unspill ps`, `logs` and `stop`"),
+    Option(name="--follow", short="-f", help="with -d: print its output until it ends; it ends with this program"),
+    Option(name="--no-tty", help="give it no terminal: its output is filtered, and it reads no keys"),
+    Option(name="--stdin", short="-i", help="let it read this program's standard input, without a terminal of its own"),
+    Option(name="--no-stdin", help="give it no input, not even a pipe or a file"),
+    Option(name="--alone", help="wait until no other run of the sandbox goes on, and let none begin meanwhile"),
+    *_PORTS,
+    *_AFTER,
+    *_PERMISSIONS,
     Option(name="--unsandboxed", help="ask to run it WITHOUT a sandbox"),
-    Option(name="--ask", metavar="WHOM", help="who answers questions: terminal, queue or deny (nobody)"),
+    _ASK,
     EVENTS,
     Option(name="--explain", help="describe the sandbox, and run nothing"),
-    Option(name="--quiet", short="-q", help="print no summary"),
+    _QUIET,
     positional="-- COMMAND [ARGUMENT ...]",
     takes_command=True,
     removed=(("--why", "Leave it out. When a command fails, unspill explains the paths in its output."),),
@@ -79,11 +120,59 @@ _LOADED = ("unspill.sandbox.result", "unspill.cli.output")
 def run(arguments: Arguments) -> int:
     """Run a command; return its exit code."""
     command = _command(arguments)
+    if arguments.flag("--tty"):
+        _check_terminal(arguments)
+    if arguments.flag("--detach") or arguments.flag("--follow"):
+        _refuse_detached(arguments)
+    return _run(arguments, command)
+
+
+@verb(
+    "Open your shell in a sandbox. When it ends, apply its changes, or hold or discard them.",
+    _WORKING_DIR,
+    NO_PROJECT,
+    _ENV,
+    *_PORTS,
+    *_AFTER,
+    *_PERMISSIONS,
+    _ASK,
+    EVENTS,
+    _QUIET,
+    positional="[NAME]",
+    most=1,
+)
+def shell(arguments: Arguments) -> int:
+    """Run the person's shell in the sandbox of a name; return its exit code."""
+    for name in arguments.words:
+        if arguments.flag("--sandbox"):
+            raise UsageError("the sandbox is named twice", remedy="Leave out `--sandbox`.")
+        arguments.add("--sandbox", name)
+    arguments.add("--tty", "")
+    _check_terminal(arguments)
+    return _run(arguments)
+
+
+def _open_shell(arguments: Arguments, sandbox: Sandbox, options: dict[str, Any]) -> list[str]:
+    """Say what becomes of the changes, and return the command."""
+    if not arguments.flag("--quiet"):
+        after = _after(arguments) or (sandbox.policy.after if sandbox._project.roots else "discard")
+        fate = _FATES[after]
+        print(f"unspill: A shell in sandbox {sandbox.name!r}. When it ends, its changes are {fate}.", file=sys.stderr)
+    program, environ = sandbox.shell
+    options["env"] = {**environ, **options["env"]}
+    return [os.fsdecode(program)]
+
+
+def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
+    """Run a command, or a shell; return its exit code."""
     # While this process reads its policy and opens the store, the spawner enters its namespaces beside it
     get_launcher(own_namespace=True, may_fork=True)
     options = _options(arguments)
     more = _more(arguments)
-    sandbox = _open(arguments, _approver(arguments, more))
+    approver = _approver(arguments, more)
+    options["ports"] = _ports(arguments)
+    sandbox = _open(arguments, approver)
+    command = _open_shell(arguments, sandbox, options) if command is None else command
     if arguments.flag("--explain"):
         if any(more.values()):
             raise UsageError("--explain only shows the sandbox of your policy", remedy="Leave out what asks for more.")
@@ -94,20 +183,41 @@ def run(arguments: Arguments) -> int:
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     if not as_json and not arguments.flag("--quiet"):
         _tell_hidden(sandbox)
+    if arguments.flag("--detach"):
+        return _start_background(arguments, sandbox, command, options)
     streams = TerminalOutput()
+    options["attach"] = attached = _find_terminal(arguments, sandbox, streams)
+    if attached is not None and options["timeout"] is None:
+        # Somebody sits there, and an editor may stay open
+        options["limits"] = sandbox.policy.limits.replace(wall_s=None)
     if sandbox.policy.network.ask:
-        options["approver"] = _Approver(arguments.value("--ask"))
+        options["approver"] = approver = _Approver(arguments.value("--ask"))
+    if approver is not None:
+        approver.attached = attached
     known = len(sandbox.interrupted_runs)
     try:
         with RaisingSignals():
-            on_event = streams.keep_back if as_json else streams.pass_on
-            result = sandbox.run(command, on_event=on_event, **options, **more)
+            on_event = streams.keep_back if as_json or attached is not None else streams.pass_on
+            result = _runner(arguments, sandbox).run(command, on_event=on_event, **options, **more)
     except KeyboardInterrupt as error:
         if streams.is_started and not hasattr(error, "__notes__"):
             error.add_note("Cancelled. `unspill log` shows what became of its changes.")
         raise
     finally:
         streams.settle()
+    return _end(arguments, sandbox, result, streams, known)
+
+
+def _runner(arguments: Arguments, sandbox: Sandbox) -> Sandbox | keeper.KeptSandbox:
+    """Return what runs the command: where something runs in the background, the same live sandbox."""
+    # Those that throw their changes away never wait for others, and see the project as it is
+    if not sandbox.has_keeper or arguments.flag("--discard") or arguments.flag("--unsandboxed"):
+        return sandbox
+    return _find_kept(sandbox) or sandbox
+
+
+def _end(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: TerminalOutput, known: int) -> int:
+    """Say what was found and how the run went, and return the exit code."""
     try:
         for found in sandbox.interrupted_runs[known:]:
             print(f"unspill: {sandbox.describe_interrupted(found)}", file=sys.stderr)
@@ -122,6 +232,35 @@ def run(arguments: Arguments) -> int:
 
         error.add_note(cancelled_line(result))
         raise
+
+
+def _check_terminal(arguments: Arguments) -> None:
+    """Refuse a terminal that can't be had, before anything is done.
+
+    Raises:
+        UsageError: this program is on none, or something else is wanted that excludes it.
+    """
+    for other in ("--no-tty", "--stdin", "--no-stdin", "--json", "--unsandboxed"):
+        if arguments.flag(other):
+            raise UsageError(f"a terminal and {other} can't be used together", remedy=f"Leave out {other}.")
+    terminal.get_terminal()
+
+
+def _find_terminal(arguments: Arguments, sandbox: Sandbox, streams: TerminalOutput) -> terminal.PersonTerminal | None:
+    """Return the person's terminal if the command is to have one: if they say so, or by itself where it can."""
+    is_wanted = arguments.flag("--tty")
+    if not is_wanted:
+        others = ("--no-tty", "--stdin", "--no-stdin", "--json", "--unsandboxed")
+        if any(map(arguments.flag, others)) or not all(map(os.isatty, range(3))):
+            return None
+        # Questions to the person would come in between
+        means = sandbox._project.means
+        if means.policy.network.ask or not means.has_live:
+            return None
+    size = terminal.find_terminal()
+    if size is None:
+        return None
+    return terminal.PersonTerminal(size, streams.note, streams.settle, is_impatient=not is_wanted)
 
 
 def _open(arguments: Arguments, approver: _Approver | None) -> Sandbox:
@@ -197,7 +336,44 @@ def _options(arguments: Arguments) -> dict[str, Any]:
         "timeout": seconds,
         "stdin": _stdin(arguments),
         "after": _after(arguments),
+        "alone": arguments.flag("--alone"),
+        "on_wait": _say_waiting,
     }
+
+
+def _say_waiting(reason: str) -> None:
+    print(f"unspill: waiting for {reason}", file=sys.stderr, flush=True)
+
+
+def _ports(arguments: Arguments) -> WantedPorts | None:
+    """Return the ports that are wanted: to type them is to allow them."""
+    published, exposed = arguments.values("--publish"), arguments.values("--expose")
+    if not (published or exposed):
+        return None
+    if arguments.flag("--unsandboxed"):
+        raise UsageError("without a sandbox a command has this machine's own ports", remedy="Leave out the ports.")
+    from unspill.sandbox.ports import WantedPorts  # lazy: ports
+
+    pairs = []
+    for text in published:
+        inside, colon, host = text.partition(":")
+        pairs.append((_port(inside, text), _port(host, text) if colon else 0))
+    on_open = None if arguments.flag("--quiet") else _tell_port
+    return WantedPorts(publish=tuple(pairs), expose=tuple(_port(text, text) for text in exposed), on_open=on_open)
+
+
+def _port(number: str, text: str) -> int:
+    if not (number.isascii() and number.isdecimal() and 0 < int(number) < _PAST_PORTS):
+        raise UsageError(f"not a port: {text}", remedy="For example: -p 8000, -p 8000:8080, --expose 11434")
+    return int(number)
+
+
+def _tell_port(port: Port) -> None:
+    where = f"http://127.0.0.1:{port.number}"
+    what = f"{where} is port {port.inside} of the command."
+    if not port.is_published:
+        what = f"The command reaches {where} of this machine at the same address."
+    print(f"{_MARK}{what}", file=sys.stderr, flush=True)
 
 
 def _stdin(arguments: Arguments) -> int | None:
@@ -241,10 +417,105 @@ def _working_dir(arguments: Arguments) -> str | None:
     return given
 
 
+def _start_background(arguments: Arguments, sandbox: Sandbox, command: str | list[str], options: dict[str, Any]) -> int:
+    """Start a command in the background, and say how to see its output and how to end it."""
+    with keeper.reach_keeper(sandbox, lambda: _wait_for_other(sandbox)) as link:
+        wanted = {name: options[name] for name in ("working_dir", "env", "timeout", "after")}
+        if not sandbox.has_keeper:
+            _tell_waiting(sandbox)
+        kept = keeper.KeptSandbox(sandbox, link)
+        ports = {} if options["ports"] is None else kept.open_ports(options["ports"])
+        run, result = kept.start(command, **wanted)
+        if result is None and arguments.flag("--follow"):
+            return _follow_run(arguments, sandbox, link, run["number"])
+    if result is not None and not arguments.flag("--json"):
+        for line in output.result_lines(result, sandbox):
+            print(f"unspill: {line}", file=sys.stderr)
+        return result.exit_code
+    if arguments.flag("--json"):
+        output.print_json({"sandbox": sandbox.name, "run": run})
+    elif arguments.flag("--quiet"):
+        print(run["number"])
+    else:
+        text = "Started run {n} in the background. Output: unspill logs {n}{of}. Stop: unspill stop {n}{of}"
+        print(output.advised(text, sandbox, n=run["number"]))
+        for number, inside in ports.items():
+            print(f"http://127.0.0.1:{number} is port {inside} of the sandbox.")
+    return 0
+
+
+def _follow_run(arguments: Arguments, sandbox: Sandbox, link: keeper.KeeperLink, number: int) -> int:
+    """Print what a run prints until it ends, and say what became of its changes. It ends with this program."""
+    link.ask("tie", run=number)
+    stream = TerminalOutput()
+    try:
+        with RaisingSignals():
+            print_background(link, number, stream.pass_on, follow=True)
+            [result] = link.results("wait", run=number)
+    except KeyboardInterrupt:
+        [result] = link.results("stop", run=number)
+        _tell_end(arguments, sandbox, result.replace(outcome=Exited(code=0)))
+        raise
+    finally:
+        stream.settle()
+    _tell_end(arguments, sandbox, result)
+    return result.exit_code
+
+
+def _tell_end(arguments: Arguments, sandbox: Sandbox, result: RunResult) -> None:
+    for line in () if arguments.flag("--quiet") else output.result_lines(result, sandbox):
+        print(line if line.startswith(" ") else f"unspill: {line}", file=sys.stderr)
+
+
+def _refuse_detached(arguments: Arguments) -> None:
+    """Refuse what a background run can't have.
+
+    Raises:
+        UsageError: with what to leave out.
+    """
+    if arguments.flag("--follow") and not arguments.flag("--detach"):
+        raise UsageError("--follow needs --detach", remedy="Leave it out: other runs are followed anyway.")
+    for name in (*_NOT_DETACHED, *_MORE) if arguments.flag("--detach") else ():
+        if arguments.flag(name):
+            remedy = "Put it into your configuration, or leave out --detach." if name in _MORE else f"Leave out {name}."
+            raise UsageError(f"--detach and {name} can't be used together", remedy=remedy)
+
+
+def _find_kept(sandbox: Sandbox) -> keeper.KeptSandbox | None:
+    """Return the sandbox as its keeper has it alive, None if it has none."""
+    link = keeper.find_keeper(sandbox._project.store.state, sandbox.id)
+    return None if link is None else keeper.KeptSandbox(sandbox, link)
+
+
+def _wait_for_other(sandbox: Sandbox) -> None:
+    text = f"Waiting: another `unspill` starts or ends the background runs of sandbox {sandbox.name!r}."
+    print(f"unspill: {text}", file=sys.stderr, flush=True)
+
+
+def _tell_waiting(sandbox: Sandbox) -> None:
+    if not keeper.is_busy(sandbox):
+        return
+    text = f"Waiting for a run of sandbox {sandbox.name!r} to end. To run beside it: --sandbox NAME."
+    print(f"unspill: {text}", file=sys.stderr, flush=True)
+
+
+def print_background(link: keeper.KeeperLink, number: int, write: Callable[[Event], None], *, follow: bool) -> int:
+    """Print what a background run has printed so far; with `follow` until it ends."""
+    offset, is_more = 0, True
+    while is_more:
+        found = link.ask("output", run=number, offset=offset, timeout=_FOLLOWED_S if follow else 0.0)
+        if found["lost"]:
+            print(f"unspill: {output.count_text(found['lost'], 'byte')} of earlier output are lost", file=sys.stderr)
+        text, offset = keeper.from_form(found["text"]), found["next"]
+        write(OutputChunk(stream="stdout", chunk=text))
+        is_more = bool(text) or (follow and found["run"]["alive"])
+    return 0
+
+
 class _Approver:
     """Whom `--ask` names, or else the person's own configuration: they are asked once there is a question."""
 
-    __slots__ = ("_whom",)
+    __slots__ = ("_whom", "attached")
 
     def __init__(self, whom: str | None) -> None:
         """Take the value of `--ask`.
@@ -255,12 +526,14 @@ class _Approver:
         if whom is not None and whom not in _WHOM:
             raise UsageError(f"--ask is not one of {', '.join(_WHOM)}: {whom!r}")
         self._whom = whom
+        self.attached: terminal.PersonTerminal | None = None
 
     def ask(self, question: Question) -> Answer:
-        """Put the question to them."""
+        """Put the question to them; in the queue while their keys go to the command."""
         from unspill.cli.permissions import ask_person  # lazy: approvals
 
-        return ask_person(self._whom, question)
+        is_busy = self.attached is not None and self.attached.is_begun
+        return ask_person("queue" if is_busy and self._whom != "deny" else self._whom, question)
 
 
 class TerminalOutput:
@@ -283,8 +556,10 @@ class TerminalOutput:
         if isinstance(event, Started):
             self.is_started = True
             # While the command begins, when there is nothing else to do; and before anything of it is applied
-            for name in _LOADED:
-                __import__(name)
+            # An interrupt that arrives within an import may be swallowed: Python prints it, and goes on
+            with DeferredSignals():
+                for name in _LOADED:
+                    __import__(name)
 
     def pass_on(self, event: Event) -> None:
         """Take one event of a run."""
@@ -297,16 +572,25 @@ class TerminalOutput:
         else:
             self.keep_back(event)
 
-    def settle(self) -> None:
-        """Take back what the command left in a terminal: our own lines come next."""
+    def note(self, content: bytes) -> None:
+        """Look at what goes to the terminal as it is."""
         if self._traces is None:
-            return
-        for number in self._terminals:
+            self._traces = output.Traces()
+        self._traces.note(content)
+
+    def settle(self) -> bool:
+        """Take back what the command left in a terminal: ours come next. Tell if it was more than colours."""
+        if self._traces is None:
+            return False
+        is_wild = self._traces.is_wild
+        # Where both are one terminal, once is enough; the last is where our lines go
+        for number in {os.fstat(number).st_rdev: number for number in self._terminals}.values():
             try:
                 write_whole(number, self._traces.reset(is_read=number == _NUMBERS["stderr"]))
             except OSError:
                 continue  # it is gone; nobody can be told there
         self._traces = None
+        return is_wild
 
     def problems(self) -> list[str]:
         """Return a line for each stream of which something is lost."""
@@ -330,9 +614,7 @@ class TerminalOutput:
         except OSError as error:
             self._lost[stream] = error.strerror or str(error)
         if self._terminals and content and self._may_be_shown(stream):
-            if self._traces is None:
-                self._traces = output.Traces()
-            self._traces.note(content)
+            self.note(content)
 
     def _may_be_shown(self, stream: StreamName) -> bool:
         """Tell whether a stream leads to a terminal, by itself or by way of another program such as `tee`."""

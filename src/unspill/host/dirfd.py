@@ -293,7 +293,11 @@ def find_inside(tree_fd: int, path: bytes) -> os.stat_result | None:
     real = resolve_inside(tree_fd, path)
     if real is None:
         return None
-    return os.stat(real, dir_fd=tree_fd, follow_symlinks=False) if real else os.fstat(tree_fd)
+    try:
+        return os.stat(real, dir_fd=tree_fd, follow_symlinks=False) if real else os.fstat(tree_fd)
+    except FileNotFoundError:
+        # Somebody removes the tree right now
+        return None
 
 
 class _Resolution:

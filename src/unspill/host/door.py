@@ -6,7 +6,12 @@ starts commands by vfork and execve, which saves making a sandbox for each. It i
 fork on, so no command can trace it, or read its memory or its descriptors; whoever kills or stops it ends the sandbox.
 
     caller ── requests ──▶ door      marshal: from outside, and only we have the other end
-    caller ◀── frames ──── door      four numbers each: what comes from inside is data
+    caller ◀── frames ──── door      three numbers each: what comes from inside is data
+
+Each request brings the socket that it is answered on. That of a command stays for as long as the command does: it
+carries orders to it, and a caller that closes it gives the command up. A command with a terminal has one of the
+sandbox's own; the door passes its master out and keeps nothing of it. It does the same with sockets that it connects to
+a port of the sandbox, or that listen there: whoever asked for one moves the bytes.
 
 pid 1 of a live sandbox is a program of two hundred bytes that only waits. As the kernel's pid 1 it can't be killed from
 inside, so the door ends all that commands have left by one kill(-1).
@@ -15,10 +20,23 @@ inside, so the door ends all that commands have left by one kill(-1).
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import select
+import sys
+import termios
 import time
+from _socket import (
+    AF_INET,
+    AF_INET6,
+    SCM_RIGHTS,
+    SO_REUSEADDR,
+    SOCK_CLOEXEC,
+    SOCK_NONBLOCK,
+    SOCK_STREAM,
+    SOL_SOCKET,
+)
 from _socket import socket as Socket
 
 from unspill.host import libc
@@ -28,21 +46,24 @@ from unspill.host.landlock import fence_in
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import NoReturn
 
     # The rights that a fence handles, its rules by path, and its ports
     Fencing = tuple[tuple[int, int, int], tuple[tuple[bytes, int], ...], tuple[int, ...]]
+    Frame = tuple[int, int, int]
+    # What posix_spawn does with a descriptor before it starts the program
+    FileAction = tuple[int, int, int] | tuple[int, int, bytes, int, int]
 else:
     # The module around it makes enums of all its numbers, which costs more than all of this
     import _signal as signal
 
 
-# Kinds of frames; the second number is the command's, the others say more
-READY, STARTED, FAILED, ENDED, QUIET = range(1, 6)
+# Kinds of frames; the other two numbers say more
+READY, STARTED, FAILED, ENDED, QUIET, PASSED = range(1, 7)
 # FAILED: what the errno is about
-NO_DIRECTORY, NO_PROGRAM = range(2)
-FRAME_BYTES = 16
+NO_DIRECTORY, NO_PROGRAM, NO_TERMINAL, NO_SOCKET = range(4)
+FRAME_BYTES = 12
 
 _NAMESPACES = (
     libc.CLONE_NEWUSER
@@ -60,19 +81,22 @@ _DEFAULT_PATH = b"/bin:/usr/bin"
 # /proc/self/stat: where the words of this process lie in its memory
 _ARG_START, _ARG_END = 47, 48
 _WAIT = os.WEXITED | os.WNOHANG
+# To lock a terminal's other side, and its number; Python has no names for them before 3.14
+_TIOCSPTLCK, _TIOCGPTN = 0x40045431, 0x80045430
+_BACKLOG = 128
 
 
-def frame(kind: int, command: int = 0, value: int = 0, more: int = 0) -> bytes:
+def frame(kind: int, value: int = 0, more: int = 0) -> bytes:
     """Return a frame."""
-    return b"".join(number.to_bytes(4, "little", signed=True) for number in (kind, command, value, more))
+    return b"".join(number.to_bytes(4, "little", signed=True) for number in (kind, value, more))
 
 
-def read_frame(raw: bytes) -> tuple[int, int, int, int] | None:
+def read_frame(raw: bytes) -> Frame | None:
     """Return the numbers of a frame, None for anything else."""
     if len(raw) != FRAME_BYTES:
         return None
-    kind, command, value, more = (int.from_bytes(raw[at : at + 4], "little", signed=True) for at in range(0, 16, 4))
-    return kind, command, value, more
+    kind, value, more = (int.from_bytes(raw[at : at + 4], "little", signed=True) for at in range(0, FRAME_BYTES, 4))
+    return kind, value, more
 
 
 def waiting_program(machine: str) -> bytes | None:
@@ -196,78 +220,135 @@ class DoorLoop:
 
     def __init__(self, sock: Socket) -> None:
         self._sock = sock
-        # By descriptor of the process: its number, and that of the command
-        self._commands: dict[int, tuple[int, int]] = {}
+        # By the descriptor of its process, and by that of its socket
+        self._commands: dict[int, JoinedCommand] = {}
+        self._sockets: dict[int, JoinedCommand] = {}
         self._ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
         self._poll = select.poll()
         self._poll.register(_SOCKET_FD, select.POLLIN)
 
     def serve(self) -> None:
         """Do what is asked for, until the caller's end is closed."""
-        self._tell(READY)
+        self._sock.send(frame(READY))
         while True:
             for fd, _event in self._poll.poll():
                 if fd in self._commands:
-                    self._end(fd)
+                    self._end(self._commands[fd])
+                elif fd in self._sockets:
+                    self._obey(self._sockets[fd])
                 elif fd == _SOCKET_FD and not self._listen():
                     return
-
-    def _tell(self, kind: int, command: int = 0, value: int = 0, more: int = 0) -> None:
-        self._sock.send(frame(kind, command, value, more))
 
     def _listen(self) -> bool:
         message = receive(self._sock)
         if message is None:
             return False
         words, descriptors = message
+        if not descriptors:
+            return True  # the kernel drops what does not fit; then the caller's end is closed
+        answer = Socket(fileno=descriptors[0])
         try:
             match words:
-                case ("run", number, argv, environ, cwd, umask):
-                    self._start(number, argv, dict(environ), cwd, umask, descriptors)
+                case ("run", argv, environ, cwd, umask):
+                    actions = _dup_all(descriptors[1:])
+                    self._start(answer, argv, dict(environ), cwd, umask, actions)
+                case ("terminal", argv, environ, cwd, umask, rows, columns):
+                    self._start_on_terminal(answer, argv, dict(environ), cwd, umask, (rows, columns), descriptors[1:])
+                case ("connect", port, is_ipv6):
+                    _pass_socket(answer, lambda: begin_connection(port, is_ipv6=is_ipv6))
+                case ("listen", port):
+                    _pass_socket(answer, lambda: listen_inside(port))
                 case ("clear",):
-                    self._clear()
+                    self._clear(answer)
         finally:
-            for fd in descriptors:
+            for fd in descriptors[1:]:
                 os.close(fd)
         return True
 
-    def _start(
+    def _start_on_terminal(
         self,
-        number: int,
+        answer: Socket,
         argv: tuple[bytes, ...],
         environ: dict[bytes, bytes],
         cwd: bytes,
         umask: int,
+        size: tuple[int, int],
         descriptors: list[int],
+    ) -> None:
+        """Start a command that leads a session on a new terminal, and give the terminal's master away."""
+        try:
+            master, name = open_terminal(*size)
+        except OSError as error:
+            _tell_last(answer, FAILED, error.errno or -1, NO_TERMINAL)
+            return
+        # A session leader without a terminal gets the one that it opens
+        actions = [(os.POSIX_SPAWN_OPEN, 0, name, os.O_RDWR, 0), *_dup_all([0, 0, *descriptors], first=1)]
+        try:
+            self._start(answer, argv, environ, cwd, umask, actions, master)
+        finally:
+            os.close(master)
+
+    def _start(
+        self,
+        answer: Socket,
+        argv: tuple[bytes, ...],
+        environ: dict[bytes, bytes],
+        cwd: bytes,
+        umask: int,
+        actions: list[FileAction],
+        master: int | None = None,
     ) -> None:
         try:
             os.chdir(cwd)
         except OSError as error:
-            self._tell(FAILED, number, error.errno or -1, NO_DIRECTORY)
+            _tell_last(answer, FAILED, error.errno or -1, NO_DIRECTORY)
             return
         try:
             os.umask(umask)
-            pid = self._spawn(argv, environ, descriptors)
+            pid = self._spawn(argv, environ, actions)
             fd = os.pidfd_open(pid)
         except OSError as error:
-            self._tell(FAILED, number, error.errno or -1, NO_PROGRAM)
+            _tell_last(answer, FAILED, error.errno or -1, NO_PROGRAM)
             return
         finally:
             # What is mounted there is exchanged between commands
             os.chdir("/")
-        self._commands[fd] = (pid, number)
-        self._poll.register(fd, select.POLLIN)
-        self._tell(STARTED, number)
+        command = JoinedCommand(pid, fd, answer)
+        self._commands[fd] = self._sockets[answer.fileno()] = command
+        for waited in (fd, answer.fileno()):
+            self._poll.register(waited, select.POLLIN)
+        _tell(answer, STARTED, descriptor=master)
 
-    def _spawn(self, argv: tuple[bytes, ...], environ: Mapping[bytes, bytes], descriptors: list[int]) -> int:
+    def _obey(self, command: JoinedCommand) -> None:
+        """Do what the caller wants of one command; whoever has closed its end wants it killed."""
+        try:
+            message = receive(command.sock)
+        except (OSError, EOFError, TypeError, ValueError):
+            message = None
+        match message:
+            case (("signal", number), _):
+                command.signal(number)
+            case (("kill",), _):
+                command.kill()
+            case None:
+                # Its end is not told any more, but it still has to be reaped
+                self._poll.unregister(command.sock.fileno())
+                del self._sockets[command.sock.fileno()]
+                command.sock.close()
+                command.kill()
+
+    def _spawn(self, argv: tuple[bytes, ...], environ: Mapping[bytes, bytes], actions: list[FileAction]) -> int:
         """Start a program as execvp(3) would find it, by the PATH that it will have."""
         name = argv[0]
         if b"/" in name:
-            return self._spawn_at(name, argv, environ, descriptors)
+            return self._spawn_at(name, argv, environ, actions)
         problem = errno.ENOENT
         for directory in environ.get(b"PATH", _DEFAULT_PATH).split(b":"):
             try:
-                return self._spawn_at(os.path.join(directory or b".", name), argv, environ, descriptors)
+                path = os.path.join(directory or b".", name)
+                # To find that out by starting it costs a process each time
+                os.stat(path)
+                return self._spawn_at(path, argv, environ, actions)
             except OSError as error:
                 if error.errno not in _SEARCHED_ON:
                     raise
@@ -276,9 +357,8 @@ class DoorLoop:
         raise OSError(problem, os.strerror(problem))
 
     def _spawn_at(
-        self, path: bytes, argv: tuple[bytes, ...], environ: Mapping[bytes, bytes], descriptors: list[int]
+        self, path: bytes, argv: tuple[bytes, ...], environ: Mapping[bytes, bytes], actions: list[FileAction]
     ) -> int:
-        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(descriptors)]
         for program, words in ((path, argv), (b"/bin/sh", (b"sh", path, *argv[1:]))):
             try:
                 return os.posix_spawn(
@@ -296,19 +376,24 @@ class DoorLoop:
                     raise
         raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC))
 
-    def _end(self, fd: int) -> None:
-        pid, number = self._commands.pop(fd)
-        self._poll.unregister(fd)
-        os.close(fd)
-        code = _code_of(os.waitpid(pid, 0)[1])
-        self._tell(ENDED, number, code, int(not self._is_quiet()))
+    def _end(self, command: JoinedCommand) -> None:
+        status = os.waitpid(command.pid, 0)[1]
+        self._forget(command)
+        _tell_last(command.sock, ENDED, _code_of(status), int(not self._is_quiet()))
+
+    def _forget(self, command: JoinedCommand) -> None:
+        del self._commands[command.fd]
+        self._poll.unregister(command.fd)
+        os.close(command.fd)
+        if self._sockets.pop(command.sock.fileno(), None) is not None:
+            self._poll.unregister(command.sock.fileno())
 
     def _is_quiet(self) -> bool:
         """Reap what was left to this process, and tell whether none of what commands started is alive.
 
         Whoever loses its parent comes here, so without a child there is no descendant either.
         """
-        known = {pid for pid, _number in self._commands.values()}
+        known = {command.pid for command in self._commands.values()}
         while True:
             try:
                 found = os.waitid(os.P_ALL, 0, _WAIT | os.WNOWAIT)
@@ -318,20 +403,20 @@ class DoorLoop:
                 return False
             os.waitpid(found.si_pid, 0)
 
-    def _clear(self) -> None:
+    def _clear(self, answer: Socket) -> None:
         """Kill everything inside but pid 1 and this process; tell when it is gone, then how the commands ended."""
-        known = {pid: (fd, number) for fd, (pid, number) in self._commands.items()}
-        ended: list[tuple[int, int]] = []
+        known = {command.pid: command for command in self._commands.values()}
+        ended: list[tuple[JoinedCommand, int]] = []
         for _ in range(_TRIES):
             _kill_all()
             if self._reap_all(known, ended):
                 break
             time.sleep(_PAUSE_S)
-        self._tell(QUIET, value=len(known))
-        for number, code in ended:
-            self._tell(ENDED, number, code)
+        for command, code in ended:
+            _tell_last(command.sock, ENDED, code)
+        _tell_last(answer, QUIET, len(known))
 
-    def _reap_all(self, known: dict[int, tuple[int, int]], ended: list[tuple[int, int]]) -> bool:
+    def _reap_all(self, known: dict[int, JoinedCommand], ended: list[tuple[JoinedCommand, int]]) -> bool:
         """Reap who is dead, and tell whether nobody is left; commands go from `known` to `ended`."""
         while True:
             try:
@@ -341,11 +426,139 @@ class DoorLoop:
             if not pid:
                 return False
             if pid in known:
-                fd, number = known.pop(pid)
-                del self._commands[fd]
-                self._poll.unregister(fd)
-                os.close(fd)
-                ended.append((number, _code_of(status)))
+                command = known.pop(pid)
+                self._forget(command)
+                ended.append((command, _code_of(status)))
+
+
+class JoinedCommand:
+    """A command that the door has started: its process, and the socket to whoever asked for it."""
+
+    def __init__(self, pid: int, fd: int, sock: Socket) -> None:
+        self.pid = pid
+        self.fd = fd
+        self.sock = sock
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group, as a terminal would."""
+        try:
+            os.killpg(self.pid, number)
+        except OSError:
+            return  # it has ended; only its end is not told yet
+
+    def kill(self) -> None:
+        """Kill all of its session, and all that descends from it. What has left both goes with the sandbox.
+
+        Who was forked meanwhile is found by the next look; a killed process forks no more.
+        """
+        killed: set[int] = set()
+        while found := _find_session(self.pid) - killed:
+            for pid in found:
+                _kill(pid)
+            killed |= found
+
+
+def _find_session(leader: int) -> set[int]:
+    """Return the living processes of a session, and their descendants; all of one pid namespace, which is ours."""
+    parents: dict[int, int] = {}
+    found: set[int] = set()
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                state, parent, _group, session, *_rest = file.read().rpartition(b")")[2].split()
+        except (OSError, ValueError):
+            continue
+        if state in (b"Z", b"X"):
+            continue
+        parents[int(name)] = int(parent)
+        if int(session) == leader:
+            found.add(int(name))
+    for pid in parents:
+        line = [pid]
+        while line[-1] in parents and line[-1] not in found:
+            line.append(parents[line[-1]])
+        if line[-1] in found or line[-1] == leader:
+            found.update(line)
+    return found & parents.keys()
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, libc.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _dup_all(descriptors: list[int], first: int = 0) -> list[FileAction]:
+    return [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(descriptors, start=first)]
+
+
+def open_terminal(rows: int, columns: int) -> tuple[int, bytes]:
+    """Return the master of a new terminal of a size, and where its other side is."""
+    master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(master, _TIOCSPTLCK, bytes(4))
+        number = int.from_bytes(fcntl.ioctl(master, _TIOCGPTN, bytes(4)), sys.byteorder)
+        set_size(master, rows, columns)
+    except OSError:
+        os.close(master)
+        raise
+    return master, b"/dev/pts/%d" % number
+
+
+def begin_connection(port: int, *, is_ipv6: bool) -> Socket:
+    """Return a socket that connects to a port of the sandbox's own loopback. Whoever gets it waits for that, not we."""
+    sock = Socket(AF_INET6 if is_ipv6 else AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+    problem = sock.connect_ex(("::1" if is_ipv6 else "127.0.0.1", port))
+    if problem not in (0, errno.EINPROGRESS):
+        sock.close()
+        raise OSError(problem, os.strerror(problem))
+    return sock
+
+
+def listen_inside(port: int) -> Socket:
+    """Return a socket that listens on a port of the sandbox's own loopback."""
+    sock = Socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+    try:
+        sock.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
+        sock.listen(_BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _pass_socket(answer: Socket, make: Callable[[], Socket]) -> None:
+    try:
+        made = make()
+    except OSError as error:
+        _tell_last(answer, FAILED, error.errno or -1, NO_SOCKET)
+        return
+    _tell(answer, PASSED, descriptor=made.fileno())
+    made.close()
+    answer.close()
+
+
+def set_size(fd: int, rows: int, columns: int) -> None:
+    """Give a terminal a size; the kernel tells the programs on it."""
+    words = b"".join(number.to_bytes(2, sys.byteorder) for number in (rows, columns, 0, 0))
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, words)
+
+
+def _tell(to: Socket, kind: int, value: int = 0, more: int = 0, descriptor: int | None = None) -> None:
+    rights = [] if descriptor is None else [(SOL_SOCKET, SCM_RIGHTS, descriptor.to_bytes(4, sys.byteorder))]
+    try:
+        to.sendmsg([frame(kind, value, more)], rights)
+    except OSError:
+        return  # the caller does not wait for it any more
+
+
+def _tell_last(to: Socket, kind: int, value: int = 0, more: int = 0) -> None:
+    _tell(to, kind, value, more)
+    to.close()
 
 
 def _kill_all() -> None:

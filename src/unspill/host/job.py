@@ -137,21 +137,27 @@ def receive_job(sock: Socket) -> tuple[Job | None, list[int]] | None:
 
 def _receive(sock: Socket) -> tuple[bytes, list[int]] | None:
     try:
-        payload, ancillary, _flags, _address = sock.recvmsg(_INLINE_BYTES, _RIGHTS_SPACE, MSG_CMSG_CLOEXEC)
+        payload, descriptors = receive_bytes(sock, _INLINE_BYTES)
     except ConnectionError:
         # The other end went away with something of ours unread; this is told once, before its last words
-        payload, ancillary, _flags, _address = sock.recvmsg(_INLINE_BYTES, _RIGHTS_SPACE, MSG_CMSG_CLOEXEC)
+        payload, descriptors = receive_bytes(sock, _INLINE_BYTES)
+    if not payload:
+        return None
+    if payload == _IN_FILE and descriptors:
+        with os.fdopen(descriptors.pop(0), "rb") as file:
+            payload = file.read()
+    return payload, descriptors
+
+
+def receive_bytes(sock: Socket, most: int) -> tuple[bytes, list[int]]:
+    """Return one message as it came, and its descriptors: whatever they are, the caller closes them."""
+    payload, ancillary, _flags, _address = sock.recvmsg(most, _RIGHTS_SPACE, MSG_CMSG_CLOEXEC)
     descriptors = [
         int.from_bytes(rights[i : i + 4], sys.byteorder)
         for _level, kind, rights in ancillary
         if kind == SCM_RIGHTS
         for i in range(0, len(rights) - 3, 4)
     ]
-    if not payload:
-        return None
-    if payload == _IN_FILE and descriptors:
-        with os.fdopen(descriptors.pop(0), "rb") as file:
-            payload = file.read()
     return payload, descriptors
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-from sys import byteorder
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Callable
     from typing import Any, NoReturn, Self
 else:
     # The module around it makes enums of all its numbers, which costs more than all of this
@@ -40,6 +41,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_NO_NEW_PRIVS = 38
 PR_SET_CHILD_SUBREAPER = 36
+SIGHUP = 1
 SIGKILL = 9
 
 FSCONFIG_SET_FLAG = 0
@@ -247,7 +249,7 @@ class Statx:
 
 
 def _number(raw: bytes) -> int:
-    return int.from_bytes(raw, byteorder)
+    return int.from_bytes(raw, sys.byteorder)
 
 
 def enter_own_namespaces() -> None:
@@ -323,24 +325,77 @@ class Terminated(KeyboardInterrupt):
         self.number = number
 
 
-class RaisingSignals:
-    """A block in which SIGTERM and SIGHUP raise `Terminated`, as Ctrl-C raises, instead of killing this program."""
+_AGAIN_S = 0.01
 
-    __slots__ = ("_numbers",)
+
+class RaisingSignals:
+    """A block in which SIGTERM and SIGHUP raise `Terminated`, as Ctrl-C raises, instead of killing this program.
+
+    What is raised in a callback of Python's own, at the end of an import for one, Python only prints. Then the signal
+    comes again a moment later.
+    """
+
+    __slots__ = ("_hook", "_numbers")
 
     def __enter__(self) -> None:
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._hear
         # Whoever started this program may have had one ignored, as nohup does
         self._numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
         for number in self._numbers:
             signal.signal(number, _raise)
 
     def __exit__(self, *_rest: object) -> None:
+        sys.unraisablehook = self._hook
         for number in self._numbers:
             signal.signal(number, signal.SIG_DFL)
+
+    def _hear(self, swallowed: Any) -> None:
+        error = swallowed.exc_value
+        if not isinstance(error, KeyboardInterrupt):
+            self._hook(swallowed)
+            return
+        before = signal.getsignal(signal.SIGALRM)
+
+        def again(_number: int, _frame: object) -> None:
+            signal.signal(signal.SIGALRM, before)
+            # By its own handler, which may wait for the end of something
+            signal.raise_signal(error.number if isinstance(error, Terminated) else signal.SIGINT)
+
+        signal.signal(signal.SIGALRM, again)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
 
 def _raise(number: int, _frame: object) -> NoReturn:
     raise Terminated(number)
+
+
+class TerminalSignals:
+    """What the signals of a terminal do while a command has it, until `restore`.
+
+    A window that got another size calls `resize`; who suspends this program calls `suspend` first, and `resume` when it
+    goes on. SIGQUIT raises, as `RaisingSignals` has it for others.
+    """
+
+    __slots__ = ("_before", "_suspend")
+
+    def __init__(self, resize: Callable[[], None], suspend: Callable[[], None], resume: Callable[[], None]) -> None:
+        self._suspend = suspend
+        wanted: dict[int, Callable[[int, object], None]] = {
+            signal.SIGWINCH: lambda _number, _frame: resize(),
+            signal.SIGCONT: lambda _number, _frame: resume(),
+            signal.SIGTSTP: self._stop,
+            signal.SIGQUIT: _raise,
+        }
+        self._before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+
+    def restore(self) -> None:
+        """Give the signals back what they did before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, _number: int, _frame: object) -> None:
+        self._suspend()
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class DeferredSignals:

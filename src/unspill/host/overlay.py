@@ -212,6 +212,19 @@ def make_overlays(overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | Non
     return made
 
 
+def make_mountable(work: bytes) -> None:
+    """Let an overlay that was detached be mounted again: what says that it may not have been synchronised goes.
+
+    That is for after a crash of the host. Here the same kernel still has all of it.
+    """
+    try:
+        os.unlink(os.path.join(work, VOLATILE_FILE))
+        for part in reversed(VOLATILE_DIRECTORIES[1:]):
+            os.rmdir(os.path.join(work, part))
+    except FileNotFoundError:
+        return
+
+
 def attach(mount_fd: int, dest: bytes) -> None:
     """Put a detached mount in its place.
 

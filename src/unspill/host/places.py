@@ -49,6 +49,8 @@ SYSTEM = (
 _OF_OTHERS = (b"/proc/keys", b"/proc/key-users", b"/proc/fs/cifs/DebugData", b"/proc/fs/cifs/open_files")
 _GIT_CONFIGS = (b".config/git/config", b".gitconfig")
 _GIT_CONFIG_BYTES = 256 * 1024
+# The state of a socket, in /proc/net/tcp
+_LISTENS = "0A"
 _IPV4 = "/proc/thread-self/net/fib_trie"
 _IPV6 = "/proc/thread-self/net/if_inet6"
 _LOCAL = ("/32 host LOCAL",)
@@ -490,6 +492,21 @@ def _read_regular(path: bytes) -> bytes:
         return b""
     finally:
         os.close(fd)
+
+
+def listening_ports(pid: int) -> frozenset[int]:
+    """Return the TCP ports that somebody listens on in the network of a process; nothing where that can't be read."""
+    found: set[int] = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            text = _read(f"/proc/{pid}/net/{name}")
+        except OSError:
+            continue
+        for line in text.splitlines()[1:]:
+            words = line.split(None, 4)
+            if len(words) > 3 and words[3] == _LISTENS:
+                found.add(int(words[1].rpartition(":")[2], 16))
+    return frozenset(found)
 
 
 def own_addresses() -> frozenset[bytes]:

@@ -47,7 +47,7 @@ from unspill.host.job import (
     send,
 )
 from unspill.host.libc import enter_own_namespaces, show_own_processes, write_setting
-from unspill.host.overlay import MountRefused, attach, make_overlays, mount_overlays
+from unspill.host.overlay import MountRefused, attach, make_mountable, make_overlays, mount_overlays
 from unspill.lazy import lazy_module
 
 TYPE_CHECKING = False
@@ -56,10 +56,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-    from unspill.host import door
+    from unspill.host import door, stopper
     from unspill.host.job import Overlays, Temporary
 else:
     door = lazy_module("unspill.host.door")  # lazy: live sandboxes
+    stopper = lazy_module("unspill.host.stopper")  # lazy: live sandboxes
     # The module around it makes enums of all its numbers, which costs more than all of this
     import _signal as signal
 
@@ -357,23 +358,29 @@ class LiveRun(SpawnedRun):
     """A sandbox that stays: its command only waits, others are started by a door, over layers that come and go.
 
     A request is one message. "door" brings a socket for it; "attach" has overlays with their places inside; "detach"
-    takes all of them away; "look" is for what runs there; anything else is the end.
+    takes all of them away; "look" is for what runs there, "maps" for what it has mapped; "stop" stands everything still
+    until "go"; anything else is the end.
     """
 
     def __init__(self, job: Job, reply: Socket, bwrap: int, told: int, block: int) -> None:
         super().__init__(job, reply, bwrap, told, block)
         self.door = 0
-        self.doors: list[int] = []
+        # Each with its descriptor
+        self.doors: dict[int, int] = {}
         self.attached: list[bytes] = []
+        self.stopper: stopper.Stopper | None = None
 
     def descriptors(self) -> tuple[int, ...]:
-        """Wait for the doors as well: the pid 1 of their namespace does not end before they are reaped."""
-        return (*super().descriptors(), *(fd for fd in self.doors if not is_dead(fd, 0)))
+        """Wait for the doors as well: the pid 1 of their namespace does not end before they are reaped.
+
+        A dead one may have to wait for that: it is its tracer's first.
+        """
+        return (*super().descriptors(), *(fd for pid, fd in self.doors.items() if _is_unreaped(pid)))
 
     def finish(self) -> None:
         """Let go of the doors too."""
         super().finish()
-        for fd in self.doors:
+        for fd in self.doors.values():
             os.close(fd)
 
     def hear(self) -> None:
@@ -408,8 +415,37 @@ class LiveRun(SpawnedRun):
                 try_send(self.reply, ("detached",) if self._detach() else ("busy",))
             case ("look",):
                 try_send(self.reply, ("seen", find_processes(self.door)))
+            case ("stop",):
+                self._stop()
+            case ("maps",):
+                try_send(self.reply, ("mapped", stopper.Stopper(self.init, self.doors).mapped()))
+            case ("go",):
+                is_still, used = self._go()
+                try_send(self.reply, ("going", is_still, used))
             case _:
                 self.kill()
+
+    def _stop(self) -> None:
+        """Stand everything still, and tell what is mapped there; or tell that it goes on."""
+        if self.stopper is None:
+            self.stopper = stopper.Stopper(self.init, self.doors, self.job.cgroups)
+            if not self.stopper.stop():
+                self.stopper = None
+        try_send(self.reply, ("stopped", *((False, None) if self.stopper is None else (True, self.stopper.mapped()))))
+
+    def kill(self) -> None:
+        """Let go of everybody first: the dead wait for whoever traces them."""
+        self._go()
+        super().kill()
+
+    def _go(self) -> tuple[bool, str]:
+        """Let everything go on, and tell whether it stood still until now, and how it was stopped."""
+        found, self.stopper = self.stopper, None
+        if found is None:
+            return False, ""
+        is_still = found.is_still()
+        found.release()
+        return is_still, found.used
 
     def _make_door(self, to: int, protection: door.Protection) -> None:
         """Fork the process that starts commands inside. It is not dumpable from before the fork on.
@@ -437,10 +473,9 @@ class LiveRun(SpawnedRun):
             os.close(begin_read)
         try:
             # One that is waited for must not be closed: another would get its number, and nobody would wait for that
-            for fd in [fd for fd in self.doors if fd not in self.awaited]:
-                self.doors.remove(fd)
-                os.close(fd)
-            self.doors.append(os.pidfd_open(self.door))
+            for pid in [pid for pid, fd in self.doors.items() if fd not in self.awaited]:
+                os.close(self.doors.pop(pid))
+            self.doors[self.door] = os.pidfd_open(self.door)
             for path in self.job.cgroups:
                 write_setting(path, b"%d" % self.door)
             os.write(begin_write, b"x")
@@ -448,6 +483,9 @@ class LiveRun(SpawnedRun):
             os.close(begin_write)
 
     def _attach(self, overlays: Overlays) -> None:
+        for _lowers, _dest, _upper, work in overlays:
+            if work is not None:
+                make_mountable(work)
         # Here the lower directories are as the host has them
         made = make_overlays(overlays)
         try:
@@ -736,7 +774,19 @@ def _reap_orphans(known: set[int]) -> None:
             return
         if waited is None or waited.si_pid in known:
             return
+        if waited.si_code in (os.CLD_TRAPPED, os.CLD_STOPPED):
+            # The kernel tells of what is traced, whatever it is asked for; that is for whoever stopped it
+            return
         os.waitpid(waited.si_pid, 0)
+
+
+def _is_unreaped(pid: int) -> bool:
+    """Tell whether a child of this process is still there, be it dead."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _wait_for(pid: int) -> None:

@@ -38,7 +38,9 @@ from unspill.layers.locks import (
     SandboxLock,
     base_dir,
     base_link,
+    begin_going_on,
     dropped_dir,
+    end_going_on,
     is_abandoned,
     may_live,
     missing_layer,
@@ -86,6 +88,8 @@ FAN = 8
 
 # Stands before a sandbox's id where rows of caches have a project; no project's path begins so
 ROOTFS_OWNER = b"rootfs of "
+# The same for copies of open layers: they are one live sandbox's, and go with it
+_COPY_OWNER = b"checkpoint of "
 
 # Caches are never compared with the live tree, so no moment of it matters.
 _NO_MARK = TimeMark(ctime_ns=0)
@@ -108,7 +112,10 @@ class OpenRun(Record):
     rootfs: tuple[CacheLayer, ...] = ()
 
 
-# Threads that remove what was dropped
+# The thread that looks for secrets, which takes a second at most
+SEARCH_NAME = "unspill-aside"
+_SEARCH_S = 2.0
+# Threads that remove what was dropped, or look for secrets
 _aside: list[Thread] = []
 
 
@@ -157,6 +164,7 @@ def open_run(
             layer_bytes=None if limits is None else limits.layer_bytes,
             layer_entries=None if limits is None else limits.layer_entries,
         )
+        begin_going_on(run.id)
         stacks = load_stacks(store, sandbox.id, roots, masks, bases)
         rows = [LayerRow(id=new_id(), sandbox=sandbox.id, root=root, run=run.id, mark_ns=mark_ns) for root in roots]
         store.layers.add_open(rows)
@@ -178,6 +186,118 @@ def open_run(
             remedy="Check for free space and free inodes there, or point UNSPILL_STATE_DIR at another directory.",
         ) from error
     return OpenRun(run=run, project=sandbox.project, stacks=opened, caches=cache_layers, rootfs=tops)
+
+
+def begin_again(
+    store: Store,
+    sandbox: SandboxRow,
+    kept: OpenRun,
+    argv: tuple[bytes, ...],
+    cwd: bytes,
+    after_cancel: After,
+    limits: Limits,
+) -> OpenRun:
+    """Record a run that takes over the layers of one that has ended and wrote nothing to them.
+
+    Their marks are new: what the person changed meanwhile this run sees. The sandbox's lock is held as for `open_run`.
+
+    Raises:
+        SandboxUnavailable: a layer is gone.
+    """
+    try:
+        stacks = tuple(map(_marked_anew, kept.stacks))
+    except OSError as error:
+        raise SandboxUnavailable(f"a layer that was kept is gone: {error.strerror}", remedy="Run it again.") from error
+    marks = [(stack.open.mark.ctime_ns, stack.open.id) for stack in stacks if stack.open is not None]
+    with store.transaction:
+        run = begin_beside(store, sandbox, argv, cwd, after_cancel, limits)
+        store.layers.pass_on(kept.run.id, run.id)
+        if kept.caches:
+            store.caches.pass_on(kept.run.id, run.id)
+        for mark_ns, layer in marks:
+            store.layers.set_mark(layer, mark_ns)
+    return _owned_by(kept.replace(stacks=stacks), run)
+
+
+def begin_beside(
+    store: Store, sandbox: SandboxRow, argv: tuple[bytes, ...], cwd: bytes, after_cancel: After, limits: Limits
+) -> Run:
+    """Record a run without layers of its own: it writes to those of another one."""
+    run = store.runs.start(
+        sandbox.id,
+        argv=argv,
+        cwd=cwd,
+        started_ns=time.time_ns(),
+        owner=this_process(),
+        after_cancel=after_cancel,
+        layer_bytes=limits.layer_bytes,
+        layer_entries=limits.layer_entries,
+    )
+    begin_going_on(run.id)
+    return run
+
+
+def end_beside(store: Store, opened: OpenRun, ended: Run, other: Run) -> OpenRun:
+    """Record the end of a run whose layers others still write to; if they were its own, they are `other`'s from now on.
+
+    A crash later on leaves them to a run without an end, which the next process finds.
+    """
+    end_going_on(ended.id)
+    with store.transaction:
+        store.runs.end(ended)
+        if opened.run.id != ended.id:
+            return opened
+        store.layers.pass_on(ended.id, other.id)
+        store.caches.pass_on(ended.id, other.id)
+    return _owned_by(opened, other)
+
+
+def has_others(store: Store, opened: OpenRun) -> bool:
+    """Tell whether other layers were sealed in the sandbox of a run since it began."""
+    known = {layer.id for stack in opened.stacks for layer in stack.sealed}
+    return not known.issuperset(map(LayerId, store.layers.sealed_ids(SandboxId(opened.run.sandbox))))
+
+
+def drop_kept(store: Store, kept: OpenRun) -> None:
+    """Remove layers that nothing was written to, of a run that has ended."""
+    layers = tuple(layer.id for layer in _open_layers(kept)) + tuple(map(_open_id, kept.caches))
+    with store.transaction:
+        store.layers.remove(layers)
+        store.caches.remove(layers)
+        drop(store.state, layers)
+    _clean_soon(store.state, Garbage(uppers=layers, works=layers))
+
+
+def record_copy(store: Store, opened: OpenRun, root: bytes) -> LayerId:
+    """Record a copy of an open layer before it is made; if this process dies, it goes with the run's caches."""
+    row = CacheRow(id=new_id(), project=_COPY_OWNER + os.fsencode(opened.run.sandbox), path=root, run=opened.run.id)
+    store.caches.add_open((row,))
+    return row.id
+
+
+def drop_copies(store: Store, copies: tuple[LayerId, ...]) -> None:
+    """Remove copies of open layers."""
+    if not copies:
+        return
+    with store.transaction:
+        store.caches.remove(copies)
+        drop(store.state, copies)
+    _clean_soon(store.state, Garbage(uppers=copies))
+
+
+def _owned_by(opened: OpenRun, run: Run) -> OpenRun:
+    def owned(stack: Stack) -> Stack:
+        return stack if stack.open is None else stack.replace(open=stack.open.replace(run=run.id))
+
+    caches = tuple(cache.replace(stack=owned(cache.stack)) for cache in opened.caches)
+    return opened.replace(run=run, stacks=tuple(map(owned, opened.stacks)), caches=caches)
+
+
+def _marked_anew(stack: Stack) -> Stack:
+    layer = stack.open
+    assert layer is not None
+    upper = renew(layer.upper, os.lstat(layer.upper))
+    return stack.replace(open=layer.replace(mark=take_mark(stack.live, stat_root(stack.live), upper)))
 
 
 def seal_run(store: Store, opened: OpenRun, ended: Run, *, fold: bool = True) -> tuple[Stack, ...]:
@@ -342,6 +462,16 @@ def do_aside(name: str, work: Callable[[], None]) -> bool:
     _aside.append(thread)
     _forget_ended()
     return True
+
+
+def _wait_before_fork() -> None:
+    """Wait, for a moment at most, for what uses the store beside: in a fork SQLite's mutexes would stay locked."""
+    for thread in tuple(_aside):
+        if thread.name == SEARCH_NAME:
+            thread.join(_SEARCH_S)
+
+
+os.register_at_fork(before=_wait_before_fork)
 
 
 def _clean_quietly(state: bytes, garbage: Garbage) -> None:
@@ -577,6 +707,7 @@ def _close(
         store.state,
         Garbage(uppers=(*dropped, *left, *unused), works=(*(layer.id for layer in layers), *caches)),
     )
+    end_going_on(ended.id)
     return tuple(_close_stack(stack, keep) for stack in opened.stacks)
 
 
@@ -924,6 +1055,10 @@ def sweep(store: Store) -> Swept:
         remove_run(store, identity)
     for row in store.layers.folding():
         _remove_half_folded(store, row)
+    for ended in store.caches.runs_left():
+        owned = store.runs.find_owned(ended)
+        if owned is None or is_abandoned(owned):
+            drop_caches(store, ended)
     with store.transaction:
         unused = (*store.caches.take_unused(), *store.layers.take_unused())
         drop(store.state, unused)
@@ -983,7 +1118,10 @@ def is_being_pruned(state: bytes, operation: str) -> bool:
 
 
 def _remove_half_folded(store: Store, row: LayerRow) -> None:
-    """Remove a layer that others were being folded into, unless that is going on."""
+    """Remove a layer that others were being folded into, unless that is going on, or a living process keeps it."""
+    owned = store.runs.find_owned(row.run)
+    if owned is not None and not is_abandoned(owned):
+        return
     lock = SandboxLock(store.state, row.sandbox)
     if lock.try_acquire():
         with lock:

@@ -48,11 +48,18 @@ _ROOT_PAUSE_S = 0.002
 # By pid: a fork carries this along, but is another process.
 _owners: dict[int, Owner] = {}
 
-_LONGEST_PAUSE_MS = 20
+# Who waits longer than this hears what for
+_TOLD_AFTER_S = 0.2
+# Runs of this process that go on: one that is not here and has no end was interrupted
+_going_on: set[str] = set()
 
 # Below the home directory that the user database names: variables differ between two processes of one user
 _ROOT_LOCKS = b".local/state/unspill-roots.lock"
 _LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class GivenUp(Exception):
+    """The caller does not wait any longer."""
 
 
 class SandboxLock:
@@ -126,51 +133,85 @@ def lock_sandbox(state: bytes, sandbox: SandboxId, timeout_s: float | None = Non
     """Return the sandbox's lock, held: `with lock_sandbox(state, sandbox): ...`.
 
     Raises:
-        SandboxUnavailable: someone else still had it when the time was over.
+        SandboxUnavailable: someone else still had it when the time was over, or background runs have it.
     """
     lock = SandboxLock(state, sandbox)
-    lock.acquire(timeout_s)
+    if not lock.try_acquire():
+        refuse_kept(state, sandbox)
+        lock.acquire(timeout_s)
     return lock
 
 
 class StackUse:
     """Being one of those who stand on a sandbox's sealed layers without the sandbox's lock.
 
-    Runs that throw their changes away share it; an apply that is alone with the layers may give them away entry by
-    entry, and must copy where it is not.
+    Runs share it, unless one is to be alone. An apply that is alone with the layers may give them away entry by entry,
+    and must copy where it is not. Whoever needs the lock too takes it after this, or does not wait for this.
     """
 
     __slots__ = ("_fd", "is_alone")
 
     def __init__(self, state: bytes, sandbox: SandboxId, *, alone: bool) -> None:
         """Join the others; with `alone` try to be the only one, and say in `is_alone` whether that succeeded."""
-        path = lock_file(state, sandbox) + b".use"
+        self._fd: int | None = _open(lock_file(state, sandbox) + b".use")
         self.is_alone = False
-        self._fd = _open(path)
         try:
             if alone:
-                self._try_alone()
+                self.is_alone = self.try_take(fcntl.LOCK_EX)
             if not self.is_alone:
                 fcntl.flock(self._fd, fcntl.LOCK_SH)
         except OSError as error:
-            os.close(self._fd)
+            self.release()
             raise _unavailable(error) from error
         except BaseException:
-            os.close(self._fd)
+            self.release()
             raise
 
-    def _try_alone(self) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.is_alone = True
-        except BlockingIOError:
-            return
+    def try_take(self, how: int) -> bool:
+        """Change what this is, if nobody stands in the way; tell whether it is changed."""
+        assert self._fd is not None
+        return _try_flock(self._fd, how)
+
+    def release(self) -> None:
+        """Leave the layers, for good."""
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_rest: object) -> None:
-        os.close(self._fd)
+        self.release()
+
+
+class RunUse(StackUse):
+    """The same for a run: it waits until it may begin, and can be given up meanwhile."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        state: bytes,
+        sandbox: SandboxId,
+        cancel_fd: int | None,
+        *,
+        alone: bool = False,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Wait for others; `alone`, for all of them. `on_wait` is called if that takes longer than a moment.
+
+        Raises:
+            GivenUp: the caller gave up before.
+        """
+        self._fd = _open(lock_file(state, sandbox) + b".use")
+        self.is_alone = alone
+        how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+        try:
+            wait_until(lambda: self.try_take(how), cancel_fd, on_wait)
+        except BaseException:
+            self.release()
+            raise
 
 
 class RootLocks:
@@ -241,9 +282,9 @@ def _owner_of(pid: bytes) -> int:
         return -1
 
 
-def _try_flock(fd: int) -> bool:
+def _try_flock(fd: int, how: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -350,6 +391,21 @@ def is_abandoned(run: UnfinishedRun) -> bool:
     return run.owner.pid != me.pid and started_at(run.owner.pid) != run.owner.started
 
 
+def begin_going_on(run: RunId) -> None:
+    """Remember that this process performs a run."""
+    _going_on.add(run)
+
+
+def end_going_on(run: RunId) -> None:
+    """Forget it, whether or not it has an end."""
+    _going_on.discard(run)
+
+
+def is_left(run: UnfinishedRun) -> bool:
+    """Tell whether nobody performs an unfinished run any more: its owner is dead, or was interrupted."""
+    return is_abandoned(run) or (run.owner == this_process() and run.id not in _going_on)
+
+
 def upper_dir(state: bytes, layer: LayerId) -> bytes:
     """Return the upper directory of a layer."""
     return b"%b/layers/%b" % (state, layer.encode())
@@ -394,6 +450,65 @@ def lock_file(state: bytes, sandbox: SandboxId) -> bytes:
     return b"%b/locks/%b" % (state, sandbox.encode())
 
 
+def keeper_files(state: bytes, sandbox: SandboxId) -> tuple[bytes, bytes]:
+    """Return the file that the keeper of a sandbox has locked as long as it lives, and the socket it listens on."""
+    path = lock_file(state, sandbox)
+    return path + b".keeper", path + b".socket"
+
+
+def has_keeper(state: bytes, sandbox: SandboxId) -> bool:
+    """Tell whether a sandbox has a keeper, or had one that was killed."""
+    return os.path.exists(keeper_files(state, sandbox)[1])
+
+
+def refuse_kept(state: bytes, sandbox: SandboxId) -> None:
+    """Refuse to wait for a sandbox whose background runs another process keeps: nobody knows when they end.
+
+    Raises:
+        SandboxUnavailable: with how to end them.
+    """
+    pid, name, server = _read_kept(state, sandbox)
+    # What begins waits itself, and says nothing here yet; a keeper that ends has no socket any more
+    if pid and pid != str(os.getpid()) and (server or has_keeper(state, sandbox)):
+        end = f"They end with process {pid}, {server}" if server else f"End them: unspill stop {name}"
+        raise SandboxUnavailable(
+            f"Background runs use the sandbox {name!r}.", remedy=f"{end}. Or use another sandbox: --sandbox NAME."
+        )
+
+
+def refuse_served(state: bytes, sandbox: SandboxId) -> None:
+    """Do the same only for background runs of a server, which has them for itself.
+
+    Raises:
+        SandboxUnavailable: with how they end.
+    """
+    if _read_kept(state, sandbox)[2]:
+        refuse_kept(state, sandbox)
+
+
+def tell_kept(fd: int, name: str, server: str = "") -> None:
+    """Write into a keeper's file, which is locked, that nobody is to wait for this process; `server` is what it is."""
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()} {name}\n{server}".encode(), 0)
+
+
+def _read_kept(state: bytes, sandbox: SandboxId) -> tuple[str, str, str]:
+    """Return the process that has background runs, the name of their sandbox, and which server; empty without one."""
+    try:
+        fd = os.open(keeper_files(state, sandbox)[0], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return "", "", ""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        first, _end, server = os.read(fd, 4096).decode("utf-8", "replace").partition("\n")
+        pid, _space, name = first.partition(" ")
+        return pid, name, server
+    finally:
+        os.close(fd)
+    return "", "", ""
+
+
 def _open(path: bytes) -> int:
     try:
         return os.open(path, _LOCK_FILE, 0o600)
@@ -419,22 +534,52 @@ def started_at(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def wait_for_lock(state: bytes, sandbox: SandboxId, cancel_fd: int | None) -> SandboxLock | None:
-    """Return the sandbox's lock, held, or None if the caller gave up before it was free."""
+def wait_for_lock(
+    state: bytes, sandbox: SandboxId, cancel_fd: int | None, on_wait: Callable[[], None] = lambda: None
+) -> SandboxLock | None:
+    """Return the sandbox's lock, held, or None if the caller gave up before it was free.
+
+    Raises:
+        SandboxUnavailable: background runs have it, which may take for ever.
+    """
     lock = SandboxLock(state, sandbox)
-    if cancel_fd is None:
-        lock.acquire()
-        return lock
-    pause_ms = 1
-    while not lock.try_acquire():
-        if is_given_up(cancel_fd, pause_ms):
-            return None
-        pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
-    # Whoever gave up while it was not free has done so before, even if it is free by now
-    if is_given_up(cancel_fd):
+
+    def attempt() -> bool:
+        if lock.try_acquire():
+            return True
+        refuse_kept(state, sandbox)
+        return False
+
+    try:
+        wait_until(attempt, cancel_fd, on_wait)
+    except GivenUp:
         lock.release()
         return None
     return lock
+
+
+def wait_until(attempt: Callable[[], bool], cancel_fd: int | None, on_wait: Callable[[], None]) -> None:
+    """Try again and again; `on_wait` is called once, if it does not succeed within a moment.
+
+    Raises:
+        GivenUp: the caller gave up before.
+    """
+    begun = time.monotonic()
+    is_told = False
+    while not attempt():
+        waited_s = time.monotonic() - begun
+        if not is_told and waited_s > _TOLD_AFTER_S:
+            is_told = True
+            on_wait()
+        # Whoever closes a run has the lock for some milliseconds, an apply longer
+        pause_s = min(max(waited_s / 8, _SHORTEST_S), _LONGEST_S)
+        if cancel_fd is None:
+            time.sleep(pause_s)
+        elif is_given_up(cancel_fd, max(1, int(pause_s * 1000))):
+            raise GivenUp
+    # Whoever gave up while it was not free has done so before, even if it is free by now
+    if is_given_up(cancel_fd):
+        raise GivenUp
 
 
 def lock_unless_given_up(state: bytes, sandbox: SandboxId, cancel_fd: int | None) -> SandboxLock:

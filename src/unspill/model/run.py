@@ -48,7 +48,10 @@ KEPT_COMMAND_BYTES = 16 * 1024
 
 
 class Run(Record):
-    """The record of one run, as the store keeps it. Of a long command `argv` is the beginning; the rest is counted."""
+    """The record of one run, as the store keeps it. Of a long command `argv` is the beginning; the rest is counted.
+
+    `shared_with` are the numbers of other runs that wrote to the same layers, in a live sandbox.
+    """
 
     id: RunId
     number: int
@@ -64,6 +67,7 @@ class Run(Record):
     held: bool = False
     sandboxed: bool = True
     argv_left_out: int = 0
+    shared_with: tuple[int, ...] = ()
 
 
 class Exited(Record):
@@ -228,14 +232,33 @@ class Denial(Record):
         return _place(self.host, self.port)
 
 
-class Traffic(Record):
-    """All that went out of one run or was refused. `left_out` counts what was too much to be kept.
+class PortTraffic(Record):
+    """What went through one port: published, so that the host reached it inside; or exposed, a host's port inside.
 
-    `faults` are defects of ours that ended connections: told once, never stored.
+    `inside` and `host` are its numbers there; `up` left the sandbox, `down` entered it. `refused` connections were too
+    many at once, `failed` ones found nobody who listens.
+    """
+
+    is_published: bool
+    inside: int
+    host: int
+    connections: int = 0
+    up: int = 0
+    down: int = 0
+    refused: int = 0
+    failed: int = 0
+
+
+class Traffic(Record):
+    """All that went out of one run or was refused, and what went through its ports.
+
+    `left_out` counts what was too much to be kept. `faults` are defects of ours that ended connections: told once,
+    never stored.
     """
 
     connections: tuple[Connection, ...] = ()
     denials: tuple[Denial, ...] = ()
+    ports: tuple[PortTraffic, ...] = ()
     left_out: int = 0
     faults: tuple[str, ...] = ()
 

@@ -49,6 +49,7 @@ from unspill.network.relay import (
     Meter,
     PipePool,
     Relay,
+    connections_at_once,
     gate_for,
 )
 from unspill.network.resolve import AddressRules, Lookups, system_resolver
@@ -100,9 +101,8 @@ _MOST_REFUSED = 256
 _NOWHERE = ProxyRequest(destination=Destination(host="", port=0), rest=b"")
 
 _DESCRIPTORS = 4096
-# What a command opens may not take the last ones: this process has to go on, and whoever it belongs to
-_LEFT_ALONE = 64
-_FEWEST, _MOST = 4, 1024
+# Others wait until some have ended
+_MOST = 1024
 
 
 class ProxyLimits(Record):
@@ -911,7 +911,7 @@ class Gate:
             SandboxUnavailable: there can't be another thread, or there are no descriptors left.
         """
         budget = Budget(up=self._network.up_bytes, down=self._network.down_bytes)
-        limits = ProxyLimits(most_clients=_connections_at_once(), asking_s=self._network.asking_s)
+        limits = ProxyLimits(most_clients=connections_at_once(_MOST), asking_s=self._network.asking_s)
         self._proxy = Proxy(
             listener,
             self._rules,
@@ -971,15 +971,6 @@ def make_gate(
     if is_own_process:
         _allow_descriptors()
     return Gate(network, rules, own, endpoints, ask)
-
-
-def _connections_at_once() -> int:
-    """Return how many connections there is room for; others wait until some have ended. Each takes two descriptors."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if soft == resource.RLIM_INFINITY:
-        return _MOST
-    free = soft - len(os.listdir("/proc/self/fd")) - _LEFT_ALONE
-    return min(max(free // 2, _FEWEST), _MOST)
 
 
 def _allow_descriptors() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 from socket import MSG_PEEK, SHUT_WR
 
 from unspill.network.protocols import (
@@ -41,6 +42,9 @@ _PIPES = 16
 _PIPE_BYTES = 1 << 20
 _COPY_BYTES = 64 * 1024
 _ROUNDS = 8
+# What a command opens may not take the last descriptors: this process has to go on, and whoever it belongs to
+_LEFT_ALONE = 64
+_FEWEST = 4
 _SPLICE_FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 
 
@@ -94,6 +98,15 @@ class Relay:
         """Give up what has not arrived."""
         self.up.close()
         self.down.close()
+
+
+def connections_at_once(most: int) -> int:
+    """Return how many connections there is room for, up to a bound; each takes two descriptors."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft == resource.RLIM_INFINITY:
+        return most
+    free = soft - len(os.listdir("/proc/self/fd")) - _LEFT_ALONE
+    return min(max(free // 2, _FEWEST), most)
 
 
 def gate_for(request: ProxyRequest, *, any_server_name: bool) -> Gate | None:

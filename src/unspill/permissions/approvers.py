@@ -108,7 +108,7 @@ class Callback:
         return Denied(digest=question.digest, by=self._name)
 
 
-class Terminal:
+class TerminalApprover:
     """Asks the person at their own terminal, never on the streams of a command.
 
     Only what is typed after the question could have been read counts, and only a word that can mean nothing but yes.

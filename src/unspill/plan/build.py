@@ -35,9 +35,10 @@ from unspill.policy.paths import normalise, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from unspill.model.plan import MountOp, PlanInput
+    from unspill.model.run import Stack
     from unspill.plan import rootfs
 else:
     rootfs = lazy_module("unspill.plan.rootfs")  # lazy: rootfs
@@ -86,6 +87,26 @@ def build_plan(given: PlanInput) -> Plan:
         network=given.network,
         warnings=(*warnings, *((HOST_NETWORK,) if isinstance(given.network, HostNetwork) else ())),
     )
+
+
+def with_other_layers(plan: Plan, stacks: Iterable[Stack]) -> Plan | None:
+    """Return a plan over other layers of the same directories, None if one of them has none.
+
+    Of a stack everything else in a plan depends only on which directory it is over.
+    """
+    by_live = {stack.live: stack for stack in stacks}
+    mounts: list[MountOp] = []
+    for operation in plan.mounts:
+        if isinstance(operation, Overlay) and operation.upper is not None:
+            stack = by_live.get(operation.lowers[-1])
+            if stack is None or stack.open is None:
+                return None
+            mounts.append(
+                operation.replace(lowers=stack.lowers(), upper=stack.open.upper, work=stack.open.work, mask=stack.mask)
+            )
+        else:
+            mounts.append(operation)
+    return plan.replace(mounts=tuple(mounts))
 
 
 def _check_places(given: PlanInput) -> None:

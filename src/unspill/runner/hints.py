@@ -21,7 +21,7 @@ from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from unspill.model.plan import Plan
     from unspill.model.run import Outcome, Output
@@ -81,6 +81,15 @@ def find_hints(plan: Plan, outcome: Outcome, stdout: Output, stderr: Output) -> 
     outputs = stdout.kept(), stderr.kept()
     named = (*hints_about(plan, outcome, *outputs), *link_hints(plan, outcome, *outputs))
     return (*(hint for hint in guessed if not named or hint.code != "read-only"), *named)
+
+
+def server_hints(ports: Sequence[int]) -> tuple[Hint, ...]:
+    """Return how to reach servers that listened inside; nothing where there was none."""
+    if not ports:
+        return ()
+    named = ", ".join(map(str, ports[:_MOST])) + (f" and {len(ports) - _MOST} more" if len(ports) > _MOST else "")
+    text = f"A server inside listened on port{'s' if len(ports) > 1 else ''} {named}; nothing outside can reach it."
+    return (Hint(code="server-inside", text=text, remedy=f"To publish it on 127.0.0.1: unspill run -p {ports[0]}"),)
 
 
 def hints_from(outcome: Outcome, *outputs: bytes) -> tuple[Hint, ...]:

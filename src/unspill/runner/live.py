@@ -2,8 +2,9 @@
 """The caller's end of a live sandbox: starts it, joins commands to it, exchanges the layers that they write to.
 
 Its bwrap is a job like any other whose command only waits. Every overlay that can be written is left out of it,
-attached before a command and detached after it: so each command has layers of its own, and sees the live tree as it
-is then. Nothing uses a layer that is detached, which the kernel itself says; otherwise the whole sandbox is ended.
+attached before the first command of several that are alive at once, and detached after the last: so each such span has
+layers of its own, and sees the live tree as it is then. Nothing uses a layer that is detached, which the kernel itself
+says; otherwise the whole sandbox is ended.
 
 What the door says comes from inside. It is believed how a command ended, as a command is believed its own exit code;
 whether a layer is still written to is never asked of it.
@@ -11,8 +12,12 @@ whether a layer is still written to is never asked of it.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import stat
+import time
+from _thread import allocate_lock
 
 from unspill.errors import HostError, SandboxUnavailable
 from unspill.host.dirfd import DESCRIPTORS_REMEDY, make_pair
@@ -21,13 +26,15 @@ from unspill.host.door import (
     FAILED,
     FRAME_BYTES,
     NO_DIRECTORY,
+    NO_TERMINAL,
+    PASSED,
     QUIET,
     READY,
     STARTED,
     read_frame,
     waiting_program,
 )
-from unspill.host.job import is_dead, memory_file, send
+from unspill.host.job import is_dead, memory_file, receive_bytes, send
 from unspill.layers.locks import is_given_up
 from unspill.model.plan import File, Overlay, Tmpfs
 from unspill.model.run import NeverStarted
@@ -37,23 +44,36 @@ from unspill.runner.launcher import launch, make_group_of, umask_of_caller
 from unspill.runner.watch import (
     RunControl,
     RunPipes,
+    find_servers,
     mount_refused,
     not_entered,
     not_executed,
     outcome_from,
+    pid_of,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from socket import SocketType
-    from typing import Any
+    from typing import Any, Protocol
 
     from unspill.host.cgroup import Group
+    from unspill.host.door import Frame
     from unspill.host.job import Overlays
     from unspill.model.plan import Facts, MountOp, Plan
-    from unspill.model.run import LimitName, Outcome
+    from unspill.model.run import LimitName, Outcome, RunId
     from unspill.runner.launcher import Launched
+
+    class OpenPorts(Protocol):
+        """Who opens ports of a sandbox. `enter` is called when it is there, with its number and what listens inside.
+
+        `leave` is called when it has ended. Neither may wait for anything. `known` are the ports inside that are open.
+        """
+
+        def enter(self, built: int, listen: Callable[[int], int]) -> None: ...
+        def known(self) -> frozenset[int]: ...
+        def leave(self) -> None: ...
 
 
 WAITER = b"/run/unspill-wait"
@@ -63,7 +83,10 @@ _PLACE_BYTES = 4096
 # Who does not answer for so long was stopped or killed by a command
 _ANSWER_MS = 5_000
 _KILLED = 137
+# The device that every master of a terminal was opened by
+_PTMX = os.makedev(5, 2)
 _REMEDY = "Run it without a live sandbox."
+_NO_TTY = "Run it without a terminal: `--no-tty`."
 
 
 def shape_of(plan: Plan, machine: str) -> Plan:
@@ -103,47 +126,182 @@ def overlays_of(plan: Plan) -> Overlays:
 
 
 class LiveSandbox:
-    """A sandbox that stays between commands. One command at a time; the engine is `mount`, with our own namespaces."""
+    """A sandbox that stays between commands; the engine is `mount`, with our own namespaces. Threads may share it."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+        # Whoever has it may change what follows, and talk to the spawner
+        self._lock = allocate_lock()
         self._shape: Plan | None = None
+        # A plan and the sandbox that it needs
+        self._known: tuple[Plan, Plan] | None = None
         self._launched: Launched | None = None
         self._group: Group | None = None
         self._door: SocketType | None = None
         self._init_fd = -1
         self._listener: int | None = None
-        self._number = 0
+        self._alive: set[Joined] = set()
+        self._attached: Overlays = ()
+        # What the spawner has still to say, and whether the door has
+        self._expected: list[str] = []
+        self._is_door_new = False
+        # Whether all processes of the one that was launched are dead, and whether there will be no other
+        self._is_over = False
+        self._is_ended = False
         # How often it was built so far
         self.built = 0
+        self.ports: OpenPorts | None = None
+        # Ports of servers inside that somebody was told of
+        self.told_servers: set[int] = set()
 
     def join(self, plan: Plan, control: RunControl, pipes: RunPipes) -> Joined | None:
         """Start a command of a plan inside, over its layers; None where its caller gave up before.
 
-        The sandbox is built first if there is none like it.
+        The sandbox is built first if there is none like it. While commands are alive, others share their layers.
 
         Raises:
-            SandboxUnavailable: it can't be built, or the layers can't be mounted.
+            SandboxUnavailable: it can't be built, or the layers can't be mounted, or others are in use.
             HostError: there are no live sandboxes on such a machine.
         """
-        shape = shape_of(plan, os.uname().machine)
-        if self._launched is None or shape != self._shape or is_dead(self._init_fd, 0):
-            self.close()
-            self._build(shape, control)
-        try:
-            self._ask(("attach", overlays_of(plan)), "attached")
+        with self._lock:
+            if self._is_ended:
+                raise SandboxUnavailable("the live sandbox was closed", remedy=_REMEDY)
+            shape, overlays = self._shape_of(plan)
+            is_like = shape is self._shape or shape == self._shape
+            if self._alive and not (is_like and overlays == self._attached):
+                raise SandboxUnavailable("the live sandbox is busy with other layers", remedy=_REMEDY)
+            if not self._alive and (self._launched is None or not is_like or is_dead(self._init_fd, 0)):
+                self._close()
+                self._build(shape, control)
+            try:
+                return self._join(plan, overlays, control, pipes)
+            except BaseException:
+                self._close()
+                raise
+
+    def _shape_of(self, plan: Plan) -> tuple[Plan, Overlays]:
+        """Return the sandbox that a plan needs and what is attached for it; mostly those are as for the last one."""
+        if self._known is None or not _is_for_same(plan, self._known[0]):
+            self._known = plan, shape_of(plan, os.uname().machine)
+        return self._known[1], overlays_of(plan)
+
+    def _join(self, plan: Plan, overlays: Overlays, control: RunControl, pipes: RunPipes) -> Joined | None:
+        if not self._alive:
+            self._attach(overlays)
             # A fence is around directories that are there when it is set
-            if self._door is None or plan.profile == "strict":
-                self._make_door(plan)
-            if is_given_up(control.cancel_fd):
-                self.detach()
-                return None
-            self._number += 1
-            self._send_command(plan, pipes)
+            if self._door is None or (plan.profile == "strict" and not self._is_door_new):
+                self._ask_for_door(plan)
+            self._await_door()
+            self._enter_ports()
+        if is_given_up(control.cancel_fd):
+            if not self._alive:
+                self._detach()
+            return None
+        joined = Joined(self, self._send_command(plan, control, pipes), plan, control)
+        self._alive.add(joined)
+        return joined
+
+    def leave(self, joined: Joined, *, has_left: bool) -> tuple[int, list[bytes]]:
+        """Take note that a command has ended. With the last one, what they left is killed and the layers are detached.
+
+        Return how many processes were killed, and the command lines of some.
+        """
+        with self._lock:
+            if joined not in self._alive:
+                return 0, []  # the sandbox has ended before
+            self._alive.remove(joined)
+            if self._alive:
+                return 0, []
+            killed: tuple[int, list[bytes]] = (0, [])
+            if has_left:
+                [killed] = self._ask(("look",), "seen")
+                self._clear()
+            if self._launched is not None:
+                self._detach()
+            return killed
+
+    def prepare(self, plan: Plan) -> None:
+        """Have the layers of the next command attached, and a door made if it needs one, while the caller goes on."""
+        with self._lock:
+            if self._launched is not None and not self._alive and not self._attached:
+                self._attached = overlays_of(plan)
+                self._launched.ask(("attach", self._attached))
+                self._expected.append("attached")
+                if plan.profile == "strict":
+                    self._ask_for_door(plan)
+
+    def withdraw(self) -> None:
+        """Take away what was attached for a command that does not come."""
+        with self._lock:
+            if self._attached and not self._alive:
+                self._detach()
+
+    def order(self, run: RunId, words: tuple[Any, ...]) -> None:
+        """Have the door do something with the command of a run: `("signal", number)` or `("kill",)`."""
+        with self._lock:
+            for joined in self._alive:
+                if joined.run == run:
+                    joined.order(words)
+
+    def standstill(self) -> Standstill:
+        """Return a block in which everything inside stands still; nothing begins or ends in it."""
+        return Standstill(self)
+
+    def mapped(self) -> list[bytes] | None:
+        """Return which paths inside are mapped and shared right now, None for too many.
+
+        Raises:
+            SandboxUnavailable: it has ended.
+        """
+        with self._lock:
+            self._await_answers()
+            if self._launched is None:
+                raise SandboxUnavailable("the live sandbox has ended", remedy="Run the command again.")
+            found: list[bytes] | None
+            [found] = self._ask(("maps",), "mapped")
+            return found
+
+    def stop(self) -> list[bytes] | None:
+        """Stand everything still until `go`; return which paths inside are mapped and shared, None for too many.
+
+        Raises:
+            SandboxUnavailable: it does not stand still; everything goes on.
+        """
+        self._lock.acquire()
+        try:
+            self._await_answers()
+            is_still, mapped = self._ask(("stop",), "stopped") if self._launched is not None else (False, None)
+            if not is_still:
+                raise SandboxUnavailable("its processes could not be stopped", remedy=_REMEDY)
         except BaseException:
-            self.close()
+            self._lock.release()
             raise
-        return Joined(self, self._number, plan)
+        found: list[bytes] | None = mapped
+        return found
+
+    def go(self) -> tuple[bool, str]:
+        """Let everything go on; return whether it stood still until now, and how it was stopped."""
+        try:
+            is_still, used = self._ask(("go",), "going")
+            return bool(is_still), str(used)
+        finally:
+            self._lock.release()
+
+    def end(self) -> None:
+        """Close it, for good."""
+        with self._lock:
+            self._is_ended = True
+            self._close()
+
+    def end_command(self, joined: Joined) -> None:
+        """Kill a command; if no other is alive, with all that it started."""
+        with self._lock:
+            if self._launched is None or joined not in self._alive:
+                return
+            if self._alive == {joined}:
+                self._clear()
+            else:
+                joined.order(("kill",))
 
     def _build(self, shape: Plan, control: RunControl) -> None:
         pipes = RunPipes(has_stdin=False)
@@ -151,9 +309,10 @@ class LiveSandbox:
         try:
             quiet = RunControl(run=control.run, spill_dir=b"", may_fork=control.may_fork)
             self._launched = launch(shape, self._facts, quiet, pipes, self._group, None, is_live=True)
+            self._is_over = False
             self._wait_until_built(pipes)
         except BaseException:
-            self.close()
+            self._close()
             raise
         finally:
             pipes.close()
@@ -178,7 +337,7 @@ class LiveSandbox:
 
     def _hear_of_start(self, pipes: RunPipes) -> None:
         assert self._launched is not None
-        message = self._launched.message()
+        message = self._message()
         words, descriptors = (None, []) if message is None else message
         match words:
             case ("started",) if descriptors:
@@ -203,7 +362,19 @@ class LiveSandbox:
         """
         assert self._launched is not None
         self._launched.ask(words, descriptors)
+        return self._answer(answer)
+
+    def _message(self) -> tuple[Any, list[int]] | None:
+        """Return what the spawner says next; the last it says is that all is over."""
+        assert self._launched is not None
         message = self._launched.message()
+        if message is not None and message[0][0] == "ended":
+            _close_all(message[1])
+            self._is_over = True
+        return message
+
+    def _answer(self, answer: str) -> Any:
+        message = self._message()
         match None if message is None else message[0]:
             case (found, *rest) if found == answer:
                 return rest
@@ -213,100 +384,165 @@ class LiveSandbox:
                 raise SandboxUnavailable(text, remedy=_REMEDY)
         raise SandboxUnavailable("the live sandbox has ended", remedy="Run the command again.")
 
-    def _make_door(self, plan: Plan) -> None:
+    def _ask_for_door(self, plan: Plan) -> None:
         self._close_door()
         fence = None
         if plan.profile == "strict" and self._facts.landlock_abi:
             built = build_fence(plan.mounts, self._facts, plan.network)
             fence = (handled_rights(built), rule_rights(built), built.ports or ())
+        assert self._launched is not None
         ours, theirs = make_pair()
-        self._door = ours
+        self._door, self._is_door_new = ours, True
         try:
-            self._ask(("door", plan.filter, fence), "made", (theirs.fileno(),))
+            self._launched.ask(("door", plan.filter, fence), (theirs.fileno(),))
+            self._expected.append("made")
         finally:
             theirs.close()
-        found = self.frame(_ANSWER_MS)
-        if found is None or found[0] != READY or found[2]:
-            why = "" if found is None else f": {os.strerror(found[2])}"
+
+    def _await_door(self) -> None:
+        """Wait until a new door has entered the sandbox."""
+        if not self._is_door_new:
+            return
+        assert self._door is not None
+        self._await_answers()
+        self._is_door_new = False
+        found = _hear(self._door, _ANSWER_MS)
+        if found is None or found[0] != READY or found[1]:
+            why = "" if found is None else f": {os.strerror(found[1])}"
             raise SandboxUnavailable(f"the live sandbox can't be entered{why}", remedy=_REMEDY)
 
-    def _send_command(self, plan: Plan, pipes: RunPipes) -> None:
-        assert self._door is not None
+    def _send_command(self, plan: Plan, control: RunControl, pipes: RunPipes) -> SocketType:
+        """Give a command to the door; return the socket to it."""
         script = next((op.content for op in plan.mounts if isinstance(op, File) and op.dest == COMMAND_FILE), None)
-        given, argv = list(pipes.theirs), plan.argv
+        argv = plan.argv
+        given = list(pipes.theirs) if control.terminal is None else []
         script_fd = None
         if script is not None:
             script_fd = memory_file(script)
             given.append(script_fd)
             argv = (*argv[:-1], b". " + _SCRIPT)
+        words = (argv, plan.environ, plan.cwd, umask_of_caller())
         try:
-            words = ("run", self._number, argv, plan.environ, plan.cwd, umask_of_caller())
-            send(self._door, words, tuple(given))
-        except OSError as error:
-            raise SandboxUnavailable(f"the live sandbox has ended: {error}", remedy="Run the command again.") from error
+            if control.terminal is None:
+                return self._ask_door(("run", *words), tuple(given))
+            return self._ask_door(("terminal", *words, *control.terminal.size), tuple(given))
         finally:
             if script_fd is not None:
                 os.close(script_fd)
             pipes.close_theirs()
 
-    def is_alive(self) -> bool:
-        """Tell whether there is a sandbox."""
-        return self._launched is not None
+    def _ask_door(self, words: tuple[Any, ...], descriptors: tuple[int, ...] = ()) -> SocketType:
+        """Ask the door for something; return the socket that it answers on.
 
-    def frame(self, timeout_ms: int | None = None) -> tuple[int, int, int, int] | None:
-        """Return what the door says next, None if it is gone, says nothing in time, or something that is no frame."""
-        if self._door is None:
-            return None
-        poll = select.poll()
-        poll.register(self._door.fileno(), select.POLLIN)
-        if not poll.poll(timeout_ms):
-            return None
-        try:
-            return read_frame(self._door.recv(FRAME_BYTES + 1))
-        except OSError:
-            return None
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable when the door says something."""
+        Raises:
+            SandboxUnavailable: it is gone.
+        """
         assert self._door is not None
-        return self._door.fileno()
-
-    def started_descriptors(self) -> list[int]:
-        """Return copies of what a caller gets when a command is started: pid 1, and the way out where there is one."""
-        kept = (self._init_fd,) if self._listener is None else (self._init_fd, self._listener)
-        return [os.dup(fd) for fd in kept]
-
-    def processes(self) -> tuple[int, list[bytes]]:
-        """Return how many processes are alive that commands started, and the command lines of some."""
-        [found] = self._ask(("look",), "seen")
-        return found[0], found[1]
-
-    def ask_to_clear(self) -> bool:
-        """Ask the door to kill all that commands started, which it answers with a frame; False if it is gone."""
-        assert self._door is not None
+        ours, theirs = make_pair()
         try:
-            send(self._door, ("clear",))
-        except OSError:
-            return False
-        return True
+            send(self._door, words, (theirs.fileno(), *descriptors))
+        except OSError as error:
+            ours.close()
+            raise SandboxUnavailable(f"the live sandbox has ended: {error}", remedy="Run the command again.") from error
+        finally:
+            theirs.close()
+        return ours
 
-    def detach(self) -> None:
-        """Take the layers of a command away; where anything still uses them, the sandbox is ended."""
+    def open_ports(self) -> None:
+        """Have the ports opened that were added since the sandbox was built; those of one that is not come with it."""
+        with self._lock:
+            if self._launched is not None and self._door is not None:
+                self._await_door()
+                self._enter_ports()
+
+    def _enter_ports(self) -> None:
+        if self.ports is not None:
+            self.ports.enter(self.built, self._listen_inside)
+
+    def ask_connection(self, port: int, *, is_ipv6: bool) -> SocketType:
+        """Ask for a connection to a port inside; `hear_descriptor` takes it from the socket that is returned.
+
+        Raises:
+            SandboxUnavailable: there is no sandbox to connect to.
+        """
+        with self._lock:
+            if self._door is None:
+                raise SandboxUnavailable("no command was started yet", remedy="Run one.")
+            return self._ask_door(("connect", port, is_ipv6))
+
+    def servers(self) -> tuple[int, ...]:
+        """Return the ports that servers inside listen on, as far as they are likely meant for others."""
+        with self._lock:
+            pid = None if self._init_fd < 0 else pid_of(self._init_fd)
+        return () if pid is None else find_servers(pid)
+
+    def _listen_inside(self, port: int) -> int:
+        answer = self._ask_door(("listen", port))
         try:
+            return hear_descriptor(answer, _ANSWER_MS)
+        finally:
+            answer.close()
+
+    def started_descriptors(self, *, with_listener: bool) -> list[int]:
+        """Return copies of what a caller gets when a command is started: pid 1, and the way out where it has one."""
+        with self._lock:
+            kept = (self._init_fd, self._listener if with_listener else None)
+            return [os.dup(fd) for fd in kept if fd is not None and fd >= 0]
+
+    def _clear(self) -> None:
+        """Have everything killed; where the door does not say in time that it is, the sandbox is ended."""
+        try:
+            answer = self._ask_door(("clear",))
+        except SandboxUnavailable:
+            self._close()
+            return
+        found = _hear(answer, _ANSWER_MS)
+        answer.close()
+        if found is None or found[0] != QUIET or found[1]:
+            self._close()
+
+    def _attach(self, overlays: Overlays) -> None:
+        self._await_answers()
+        if self._attached == overlays:
+            return
+        if self._attached:
+            self._attached = ()
+            self._ask(("detach",), "detached")
+        self._ask(("attach", overlays), "attached")
+        self._attached = overlays
+
+    def _await_answers(self) -> None:
+        """Hear what the spawner has to say of what it was asked for in advance."""
+        while self._expected:
+            self._answer(self._expected.pop(0))
+
+    def _detach(self) -> None:
+        """Take the layers away; where anything still uses them, the sandbox is ended."""
+        try:
+            self._await_answers()
+            self._attached = ()
             self._ask(("detach",), "detached")
         except SandboxUnavailable:
-            self.close()
+            self._close()
 
     def close(self) -> None:
         """End the sandbox and return when every process of it is dead."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         self._close_door()
+        if self.ports is not None:
+            self.ports.leave()
+        self._alive.clear()
+        self._attached, self._expected = (), []
         launched, self._launched = self._launched, None
         if launched is not None:
             launched.kill()
-            while (message := launched.message()) is not None and message[0][0] != "ended":
+            while not self._is_over and (message := launched.message()) is not None:
                 _close_all(message[1])
-            _close_all(() if message is None else message[1])
-            if message is None:
+                self._is_over = message[0][0] == "ended"
+            if not self._is_over:
                 launched.wait_for_spawner("")
             launched.close()
         if self._init_fd >= 0:
@@ -324,7 +560,8 @@ class LiveSandbox:
 
     def reached(self) -> LimitName | None:
         """Return which bound of the control group was reached, if there is one."""
-        return None if self._group is None else self._group.reached()
+        with self._lock:
+            return None if self._group is None else self._group.reached()
 
     @property
     def has_group(self) -> bool:
@@ -332,71 +569,88 @@ class LiveSandbox:
         return self._group is not None
 
 
+class Standstill:
+    """A block in which everything in a live sandbox stands still: `mapped` is what is shared, `lasted_s` how long.
+
+    Afterwards `was_kept` says whether it did to the end, and `used` how it was stopped.
+    """
+
+    def __init__(self, sandbox: LiveSandbox) -> None:
+        self._sandbox = sandbox
+        self.mapped: list[bytes] | None = None
+        self.was_kept = False
+        self.used = ""
+        self.lasted_s = 0.0
+
+    def __enter__(self) -> Standstill:
+        self._begun = time.monotonic()
+        self.mapped = self._sandbox.stop()
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        self.was_kept, self.used = self._sandbox.go()
+        self.lasted_s = time.monotonic() - self._begun
+
+
 class Joined:
     """One command in a live sandbox, with the words of one in the spawner (`launcher.Launched`)."""
 
     own_namespace = True
 
-    def __init__(self, sandbox: LiveSandbox, number: int, plan: Plan) -> None:
+    def __init__(self, sandbox: LiveSandbox, sock: SocketType, plan: Plan, control: RunControl) -> None:
         self._sandbox = sandbox
-        self._number = number
+        self._sock = sock
         self._plan = plan
-        # A copy: when the sandbox is ended meanwhile, the number must not come to belong to something else
-        self._fd = os.dup(sandbox.fileno())
+        self._terminal = control.terminal
+        self._has_way_out = control.on_listener is not None
+        self.run = control.run
         self._is_over = False
-        self._killed: tuple[int, list[bytes]] = (0, [])
-        self._heard: list[tuple[int, int, int, int] | None] = []
         # Why it was not started, if it was not
         self.failure: Outcome | None = None
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when there is a message."""
-        return self._fd
+        return self._sock.fileno()
 
     def message(self) -> tuple[Any, list[int]] | None:
         """Return the next message and its descriptors."""
-        while not self._is_over:
-            found = self._heard.pop(0) if self._heard else self._sandbox.frame()
-            match found:
-                case (kind, number, _value, _more) if kind == STARTED and number == self._number:
-                    return ("started",), self._sandbox.started_descriptors()
-                case (kind, number, code, place) if kind == FAILED and number == self._number:
-                    is_entered = place != NO_DIRECTORY
-                    self.failure = not_executed(self._plan.argv[0], code) if is_entered else not_entered(code)
-                    return self._end(b"")
-                case (kind, number, code, others) if kind == ENDED and number == self._number:
-                    if others:
-                        self._killed = self._sandbox.processes()
-                        self._clear()
-                    return self._end(b'"exit-code": %d}' % code)
-                case (kind, _number, _value, _more) if kind in (QUIET, STARTED, FAILED, ENDED):
-                    continue
-            # The door is gone, or what comes is not from it
-            self._sandbox.close()
-            return self._end(b'"exit-code": %d}' % _KILLED)
-        return None
-
-    def _clear(self) -> None:
-        """Have everything killed; where the door does not say in time that it is, the sandbox is ended."""
-        if self._sandbox.ask_to_clear():
-            while (found := self._sandbox.frame(_ANSWER_MS)) is not None:
-                if found[0] == QUIET:
-                    if found[2]:
-                        break
-                    return
-                self._heard.append(found)
+        if self._is_over:
+            return None
+        found, master = (_hear(self._sock), None) if self._terminal is None else _hear_with_terminal(self._sock)
+        match found:
+            case (kind, _value, _more) if kind == STARTED and (self._terminal is None or master is not None):
+                if self._terminal is not None and master is not None:
+                    self._terminal.begin(master)
+                return ("started",), self._sandbox.started_descriptors(with_listener=self._has_way_out)
+            case (kind, code, place) if kind == FAILED and place == NO_TERMINAL:
+                self.failure = NeverStarted(reason=f"no terminal can be made: {os.strerror(code)}", remedy=_NO_TTY)
+                return self._end(b"")
+            case (kind, code, place) if kind == FAILED:
+                is_entered = place != NO_DIRECTORY
+                self.failure = not_executed(self._plan.argv[0], code) if is_entered else not_entered(code)
+                return self._end(b"")
+            case (kind, code, others) if kind == ENDED:
+                return self._end(b'"exit-code": %d}' % code, has_left=bool(others))
+        # The door is gone, or what comes is not from it
         self._sandbox.close()
+        return self._end(b'"exit-code": %d}' % _KILLED)
 
-    def _end(self, status: bytes) -> tuple[Any, list[int]]:
+    def _end(self, status: bytes, *, has_left: bool = False) -> tuple[Any, list[int]]:
         self._is_over = True
-        if self._sandbox.is_alive():
-            self._sandbox.detach()
-        return ("ended", status, (0, []), self._killed), []
+        killed = self._sandbox.leave(self, has_left=has_left)
+        return ("ended", status, (0, []), killed), []
+
+    def order(self, words: tuple[Any, ...]) -> None:
+        """Have the door do something with this command: `("signal", number)` or `("kill",)`."""
+        try:
+            send(self._sock, words)
+        except OSError:
+            return  # it has ended, or the door has
 
     def kill(self) -> None:
-        """Kill every process that commands started."""
-        if not self._is_over and self._sandbox.is_alive():
-            self._clear()
+        """Kill it; where it is alone, with every process that commands started."""
+        if not self._is_over:
+            self._sandbox.end_command(self)
 
     def wait_for_spawner(self, _run: str) -> None:
         """Wait for the end of everything."""
@@ -406,9 +660,78 @@ class Joined:
         """Let go; a command that is still alive is killed with its sandbox."""
         if not self._is_over:
             self._sandbox.close()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._sock.close()
+
+
+def _is_for_same(plan: Plan, other: Plan) -> bool:
+    """Tell whether two plans are surely for the same sandbox: one is the other with another command or other layers."""
+    limits = other.limits.replace(wall_s=plan.limits.wall_s, output_bytes=plan.limits.output_bytes)
+    if plan.limits != limits or len(plan.mounts) != len(other.mounts):
+        return False
+    pairs = zip(plan.mounts, other.mounts, strict=True)
+    if not all(ours is theirs or (_is_exchanged(ours, theirs) and ours.dest == theirs.dest) for ours, theirs in pairs):
+        return False
+    copied = plan.replace(
+        argv=other.argv, cwd=other.cwd, environ=other.environ, limits=other.limits, mounts=other.mounts
+    )
+    return copied == other
+
+
+def _is_exchanged(*operations: MountOp) -> bool:
+    return all(isinstance(operation, Overlay) and operation.upper is not None for operation in operations)
+
+
+def _hear(sock: SocketType, timeout_ms: int | None = None) -> Frame | None:
+    """Return what the door says next, None if it is gone, says nothing in time, or something that is no frame."""
+    if timeout_ms is not None:
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLIN)
+        if not poll.poll(timeout_ms):
+            return None
+    try:
+        return read_frame(sock.recv(FRAME_BYTES + 1))
+    except OSError:
+        return None
+
+
+def _hear_with_terminal(sock: SocketType) -> tuple[Frame | None, int | None]:
+    """Return what the door says next, and the master of a terminal, if it sent one; anything else is closed."""
+    try:
+        raw, descriptors = receive_bytes(sock, FRAME_BYTES + 1)
+    except OSError:
+        return None, None
+    masters = [fd for fd in descriptors if is_terminal_master(fd)]
+    _close_all(fd for fd in descriptors if fd not in masters[:1])
+    found = read_frame(raw)
+    if masters and (found is None or found[0] != STARTED):
+        os.close(masters[0])
+        return found, None
+    return found, masters[0] if masters else None
+
+
+def hear_descriptor(sock: SocketType, timeout_ms: int = 0) -> int:
+    """Return the descriptor that the door passes. It may be anything: the caller checks what it is.
+
+    Raises:
+        OSError: the door says why there is none; or it is gone, or says something else.
+    """
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    if not poll.poll(timeout_ms):
+        raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+    raw, descriptors = receive_bytes(sock, FRAME_BYTES + 1)
+    found = read_frame(raw)
+    if found is not None and found[0] == PASSED and len(descriptors) == 1:
+        return descriptors[0]
+    _close_all(descriptors)
+    code = found[1] if found is not None and found[0] == FAILED and found[1] > 0 else errno.ECONNABORTED
+    raise OSError(code, os.strerror(code))
+
+
+def is_terminal_master(fd: int) -> bool:
+    """Tell whether a descriptor is one of a terminal's own side, and nothing else that somebody may have sent."""
+    found = os.fstat(fd)
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == _PTMX
 
 
 def _unavailable(outcome: Outcome) -> SandboxUnavailable:

@@ -8,8 +8,9 @@ the async side calls this in a thread and cancels through a descriptor.
 from __future__ import annotations
 
 from unspill.errors import UnspillError
-from unspill.model.plan import Overlay
-from unspill.model.run import Cancelled, Exited, NeverStarted, Output, Remains
+from unspill.lazy import lazy_module
+from unspill.model.plan import HostNetwork, Overlay
+from unspill.model.run import Cancelled, Exited, NeverStarted, Output, Remains, Signalled
 from unspill.record import Record
 from unspill.runner.launcher import StartReport, fresh_directories, kept_directories, launch, make_group_of
 from unspill.runner.watch import (
@@ -26,9 +27,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.plan import Facts, Plan
     from unspill.model.run import Hint, Outcome
+    from unspill.runner import hints as explained
     from unspill.runner.launcher import Launched
     from unspill.runner.live import Joined, LiveSandbox
     from unspill.runner.watch import RunControl
+else:
+    explained = lazy_module("unspill.runner.hints")  # lazy: hints
 
 
 class Performed(Record):
@@ -66,13 +70,13 @@ def perform(plan: Plan, facts: Facts, control: RunControl, live: LiveSandbox | N
                 group.remove()
     if launched is None:
         return Performed(outcome=Cancelled(), stdout=Output(), stderr=Output())
-    is_bounded = group is not None or (live is not None and live.has_group)
-    memory = None if is_bounded else MemoryWatch()
+    memory = None if group is not None or (live is not None and live.has_group) else MemoryWatch()
     usage = UsageWatch(plan.limits, _uppers(plan), kept_directories(plan), fresh_directories(plan), memory)
-    collectors = make_collectors(control.spill_dir, plan.limits)
+    collectors = make_collectors(control.spill_dir, plan.limits, has_terminal=control.terminal is not None)
     raised: BaseException | None = None
     try:
-        watch = Watch(launched, pipes, collectors, usage, plan.limits, control)
+        own_network = plan.profile != "strict" and not isinstance(plan.network, HostNetwork)
+        watch = Watch(launched, pipes, collectors, usage, plan.limits, control, own_network=own_network)
         try:
             stopped = watch.until_dead()
         except BaseException as error:
@@ -86,6 +90,8 @@ def perform(plan: Plan, facts: Facts, control: RunControl, live: LiveSandbox | N
     finally:
         launched.close()
         pipes.close()
+        if control.terminal is not None:
+            control.terminal.end()
         stdout, stderr = (collector.finish() for collector in collectors)
         if group is not None:
             group.remove()
@@ -95,10 +101,30 @@ def perform(plan: Plan, facts: Facts, control: RunControl, live: LiveSandbox | N
     outcome = outcome if report is None else report.outcome(outcome)
     if stopped is None and isinstance(launched.failure, NeverStarted):
         outcome = launched.failure
+    outcome = _with_keys(outcome, control)
     if raised is None and not isinstance(outcome, NeverStarted):
         watch.release()
     performed = _performed(plan, name_limit(outcome, reached, plan.limits), stdout, stderr)
-    return performed.replace(remains=watch.remains, raised=raised)
+    return _with_servers(performed, watch.servers, live).replace(remains=watch.remains, raised=raised)
+
+
+def _with_servers(performed: Performed, found: set[int], live: LiveSandbox | None) -> Performed:
+    """Say once how to reach servers inside; what is open is known."""
+    if not found:
+        return performed
+    if live is not None:
+        known = live.told_servers | (live.ports.known() if live.ports is not None else frozenset())
+        found = found - known
+        live.told_servers |= found
+    return performed.replace(hints=(*performed.hints, *explained.server_hints(sorted(found))))
+
+
+def _with_keys(outcome: Outcome, control: RunControl) -> Outcome:
+    """Take what ended with a failure after a Ctrl-C on its terminal for cancelled, as without a terminal."""
+    is_failure = isinstance(outcome, Exited | Signalled) and outcome != Exited(code=0)
+    if is_failure and control.terminal is not None and control.terminal.was_interrupted():
+        return Cancelled()
+    return outcome
 
 
 def _performed(plan: Plan, outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
@@ -107,9 +133,7 @@ def _performed(plan: Plan, outcome: Outcome, stdout: Output, stderr: Output) -> 
         return Performed(outcome=outcome, stdout=Output(), stderr=Output())
     if outcome == Exited(code=0):
         return Performed(outcome=outcome, stdout=stdout, stderr=stderr)
-    from unspill.runner.hints import find_hints  # lazy: hints
-
-    hints = find_hints(plan, outcome, stdout, stderr)
+    hints = explained.find_hints(plan, outcome, stdout, stderr)
     return Performed(outcome=outcome, stdout=stdout, stderr=stderr, hints=hints)
 
 

@@ -24,6 +24,7 @@ from unspill.errors import SandboxUnavailable
 from unspill.host.dirfd import DESCRIPTORS_REMEDY, above_standard, make_pipe
 from unspill.host.job import is_dead
 from unspill.host.libc import DeferredSignals
+from unspill.host.places import listening_ports
 from unspill.layers.locks import started_at
 from unspill.model.run import (
     Cancelled,
@@ -58,6 +59,23 @@ if TYPE_CHECKING:
         def message(self) -> tuple[Any, list[int]] | None: ...
         def kill(self) -> None: ...
         def wait_for_spawner(self, run: str) -> None: ...
+
+    class AttachedTerminal(Protocol):
+        """Who is at the other end of a command's terminal. `size` is rows and columns; `begin` gives the master away.
+
+        `wanted` says what to wait for, by descriptor; when one of these is ready `turn` does what can be done without
+        waiting. Both it and `rest`, called when the command has ended, return what the command has printed. `end` comes
+        last, whatever happened.
+        """
+
+        size: tuple[int, int]
+
+        def begin(self, master: int) -> None: ...
+        def wanted(self) -> dict[int, int]: ...
+        def turn(self, fd: int, events: int) -> bytes: ...
+        def rest(self) -> bytes: ...
+        def end(self) -> None: ...
+        def was_interrupted(self) -> bool: ...
 
 
 NO_DIRECTORY = "the working directory does not exist"
@@ -100,6 +118,9 @@ _PIPE_READ, _PIPE_WRITE = 0, 1
 # Of the file beside a stream's head and tail, where the output has no bound
 _FILE_CAP = 1 << 30
 _SIGXFSZ = 25
+# Who runs for so long may be a server; the first of the ports that the kernel chooses by itself
+_SERVING_S = 2.0
+_GIVEN_OUT = 32_768
 # Between two looks; a walk takes at most one part in so many of the time
 _LOOK_S = 0.5
 _LONGEST_PAUSE_S = 2.0
@@ -165,10 +186,12 @@ def _not_executed(reason: str, *, is_missing: bool) -> NeverStarted:
 class RunControl(Record):
     """What the caller wants of one run besides the plan.
 
-    `stdin` is bytes, a descriptor to read from, or None for /dev/null; `cancel_fd` becomes readable to give up.
+    `stdin` is bytes, a descriptor to read from, or None for /dev/null; `cancel_fd` becomes readable to give up. Without
+    a `spill_dir` only head and tail of the output are kept.
     `on_listener` is given the listening socket of a plan with a proxy, before the command is let go, and owns it.
     `waited_s` says how long the command has waited for a person's answer so far, which is not its own time.
     `returns_raised`: an exception that cancels the run, of the caller's own or a Ctrl-C, is returned and not raised.
+    `terminal` is who is at the terminal of a command in a live sandbox that has one, and no pipes.
     """
 
     run: RunId
@@ -180,6 +203,7 @@ class RunControl(Record):
     may_fork: bool = False
     waited_s: Callable[[], float] | None = None
     returns_raised: bool = False
+    terminal: AttachedTerminal | None = None
 
 
 class Watch:
@@ -193,7 +217,10 @@ class Watch:
         usage: UsageWatch,
         limits: Limits,
         control: RunControl,
+        *,
+        own_network: bool = False,
     ) -> None:
+        """Prepare; `own_network`: what listens in it does so for this sandbox alone, and could be published."""
         self._launched = launched
         self._pipes = pipes
         self._outputs = {pipes.stdout: collectors[0], pipes.stderr: collectors[1]}
@@ -211,7 +238,12 @@ class Watch:
         self._open = set(self._outputs)
         self._withheld: bytes | None = b""
         self.remains = Remains()
+        self._own_network = own_network
+        # Ports that somebody inside listened on
+        self.servers: set[int] = set()
         self._poll = select.poll()
+        self._terminal = control.terminal
+        self._of_terminal: dict[int, int] = {}
 
     def until_dead(self) -> Outcome | None:
         """Wait; return why we stopped the run, None if it ended by itself.
@@ -227,6 +259,8 @@ class Watch:
             for fd in sorted(self._open):
                 while self._read(fd):
                     continue
+            if self._terminal is not None:
+                self._keep(self._terminal.rest())
         except BaseException:
             # Nor is a second Ctrl-C a reason not to wait: something might still write
             with DeferredSignals():
@@ -251,8 +285,12 @@ class Watch:
         self._feed_when_possible()
 
     def _turn(self) -> None:
-        for fd, _event in self._poll.poll(self._timeout_ms()):
-            if fd in self._outputs:
+        if self._terminal is not None:
+            self._poll_terminal(self._terminal.wanted())
+        for fd, event in self._poll.poll(self._timeout_ms()):
+            if self._terminal is not None and fd in self._of_terminal:
+                self._keep(self._terminal.turn(fd, event))
+            elif fd in self._outputs:
                 self._read(fd)
             elif fd == self._launched.fileno():
                 self._listen()
@@ -264,6 +302,20 @@ class Watch:
             elif fd == self._source:
                 self._take_input()
         self._check_clock()
+
+    def _poll_terminal(self, wanted: dict[int, int]) -> None:
+        """Wait for what a terminal can go on with now, which changes from turn to turn."""
+        for fd in self._of_terminal.keys() - wanted.keys():
+            self._poll.unregister(fd)
+        for fd, events in wanted.items():
+            if self._of_terminal.get(fd) != events:
+                self._poll.register(fd, events)
+        self._of_terminal = wanted
+
+    def _keep(self, printed: bytes) -> None:
+        """Keep what was printed on a terminal, where it has no bound, as part of the one stream that it has."""
+        if printed:
+            self._outputs[self._pipes.stdout].add(printed)
 
     def _timeout_ms(self) -> float | None:
         if self._stopped is not None:
@@ -285,8 +337,19 @@ class Watch:
             return
         if self._limits.wall_s is not None and now >= self._last_moment():
             self._stop(TimedOut(after_s=self._limits.wall_s))
-        elif now >= self._usage.next_check and (reached := self._usage.check(self._init)):
-            self._stop(reached)
+        elif now >= self._usage.next_check:
+            if reached := self._usage.check(self._init):
+                self._stop(reached)
+            elif self._own_network and now - self._begun >= _SERVING_S:
+                self._look_for_servers()
+
+    def _look_for_servers(self) -> None:
+        if self._init is not None:
+            pid, started = self._init
+            found = find_servers(pid)
+            # If it has ended, its number may be another's
+            if started_at(pid) == started:
+                self.servers |= set(found)
 
     def _stop(self, why: Outcome) -> None:
         if self._stopped is None:
@@ -326,7 +389,7 @@ class Watch:
         """
         if not descriptors:
             raise SandboxUnavailable("no descriptor is left for the run", remedy=DESCRIPTORS_REMEDY)
-        pid = _pid_of(descriptors[0])
+        pid = pid_of(descriptors[0])
         started = None if pid is None else started_at(pid)
         self._init = None if pid is None or started is None else (pid, started)
         if self._launched.own_namespace:
@@ -494,7 +557,7 @@ class Collector:
         self._tail = bytearray()
         self._kept = kept_bytes
         self._path = file
-        self._cap = _FILE_CAP if file_cap is None else file_cap
+        self._cap = 0 if not file else _FILE_CAP if file_cap is None else file_cap
         self._fd: int | None = None
         self._is_spilled = False
         self._in_file = 0
@@ -508,7 +571,7 @@ class Collector:
         room = self._kept - len(self._head)
         self._head += chunk[:room]
         self._tail += chunk[room:]
-        if len(self._tail) > self._kept and not self._is_spilled:
+        if len(self._tail) > self._kept and not self._is_spilled and self._cap:
             self._open()
         if len(self._tail) > 2 * self._kept:
             self._cut_tail()
@@ -553,10 +616,14 @@ class Collector:
             view = view[written:]
 
 
-def make_collectors(spill_dir: bytes, limits: Limits) -> list[Collector]:
-    """Return what keeps the two streams of a run."""
+def make_collectors(spill_dir: bytes, limits: Limits, *, has_terminal: bool = False) -> list[Collector]:
+    """Return what keeps the two streams of a run; of a terminal, which redraws itself, nothing goes to a file."""
     return [
-        Collector(spill_dir + b"/" + name, kept_bytes=limits.kept_bytes, file_cap=limits.output_bytes)
+        Collector(
+            b"" if has_terminal or not spill_dir else spill_dir + b"/" + name,
+            kept_bytes=limits.kept_bytes,
+            file_cap=limits.output_bytes,
+        )
         for name in (b"stdout", b"stderr")
     ]
 
@@ -780,7 +847,15 @@ def _room(path: bytes) -> tuple[int, int]:
     return found.f_bavail * found.f_frsize, entries
 
 
-def _pid_of(pidfd: int) -> int | None:
+def find_servers(pid: int) -> tuple[int, ...]:
+    """Return the ports that servers in the network of a process listen on, as far as they are likely meant for others.
+
+    The kernel gives out the high ones by itself: those are what a program's own parts talk through.
+    """
+    return tuple(sorted(port for port in listening_ports(pid) if port < _GIVEN_OUT))
+
+
+def pid_of(pidfd: int) -> int | None:
     with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
         for line in file:
             if line.startswith(b"Pid:"):

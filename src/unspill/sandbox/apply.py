@@ -105,6 +105,7 @@ if TYPE_CHECKING:
 
     from unspill.apply.draft import Draft
     from unspill.apply.operate import Settler
+    from unspill.apply.recover import OwnEntries
     from unspill.apply.steps import OpenDirs
     from unspill.git.state import Repository
     from unspill.model.change import (
@@ -158,8 +159,8 @@ done
 """
 
 
-def apply_held(project: Project, request: ApplyRequest) -> Operation:
-    """Apply what a request chooses; the sandbox's lock must be held.
+def apply_held(project: Project, request: ApplyRequest, own: Mapping[bytes, OwnEntries] | None = None) -> Operation:
+    """Apply what a request chooses; the sandbox's lock must be held. `own` are no edits of anybody.
 
     Raises:
         UsageError: the selection chooses nothing, or a run whose paths another held run changed too.
@@ -172,7 +173,7 @@ def apply_held(project: Project, request: ApplyRequest) -> Operation:
         stacks = load_masked(project)
         _refuse_another_project(project, stacks)
         try:
-            apply = _Apply(project, stacks, request, is_shared=not use.is_alone)
+            apply = _Apply(project, stacks, request, is_shared=not use.is_alone, own=own)
         except OSError as error:
             raise ApplyFailed(f"unspill can't read the held changes: {error.strerror}; nothing was changed") from error
         return _without_claims(project, apply)
@@ -212,8 +213,20 @@ def _refuse_another_project(project: Project, stacks: Sequence[Stack]) -> None:
 class _Apply:
     """One apply: which changes are chosen, which stay, and where their entries are."""
 
-    def __init__(self, project: Project, stacks: tuple[Stack, ...], request: ApplyRequest, *, is_shared: bool) -> None:
+    def __init__(
+        self,
+        project: Project,
+        stacks: tuple[Stack, ...],
+        request: ApplyRequest,
+        *,
+        is_shared: bool,
+        is_copy: bool = False,
+        own: Mapping[bytes, OwnEntries] | None = None,
+    ) -> None:
+        """Choose. Of a copy nothing is settled: what stays is still in the layer that it is of."""
         self._project = project
+        self._is_copy = is_copy
+        self._own = own or {}
         self._state = project.store.state
         self._request = request
         self._stacks = tuple(stack for stack in stacks if stack.sealed)
@@ -244,9 +257,9 @@ class _Apply:
             asked_by=self._request.asked_by,
             runs=self._runs(),
             draft=self._draft,
-            settle=self._settle,
+            settle=None if self._is_copy else self._settle,
             trees=() if self._is_shared else trees,
-            dropped=tuple(tree.layer for tree in trees) if self._is_shared else (),
+            dropped=tuple(tree.layer for tree in trees) if self._is_shared and not self._is_copy else (),
             skipped=self._left,
             flagged=self._flagged_without,
             check=lambda: refuse_given_up(self._request.cancel_fd),
@@ -257,7 +270,7 @@ class _Apply:
             self._packs = packs.indexes
             operation = operate(self._project.store, task)
         flags.look_after()
-        if not operation.number and not operation.left and not self._rest:
+        if not operation.number and not operation.left and not self._rest and not self._is_copy:
             self._drop_layers()
         if operation.number and not self._is_shared:
             self._drop_links(operation.id)
@@ -334,7 +347,8 @@ class _Apply:
             marks = self._marks(stack, draft.name)
             whole = self._part(self._changes, stack.live)
             self._unedited[index] = unedited_directories(stack.live, whole.changes if whole else (), marks)
-            rolled_back = RolledBackEntries(self._project.store, self._project.path, stack.live)
+            own = self._own.get(stack.live)
+            rolled_back = RolledBackEntries(self._project.store, self._project.path, stack.live, own)
             self._moved[index] = find_moved(stack.live, whole.changes if whole else (), marks, rolled_back)
             part = self._part(self.chosen, stack.live)
             if part is None or not part.changes:
@@ -677,23 +691,69 @@ def preload(roots: Sequence[bytes], *, after_run: bool = False) -> None:
         __import__(name)
 
 
-def apply_run(project: Project, run: RunId, changes: ChangeSet, stacks: tuple[Stack, ...]) -> Applied:
-    """Apply the changes of a run that is sealed on top of its stacks; a failure to apply leaves them held."""
+def apply_run(
+    project: Project,
+    run: RunId,
+    changes: ChangeSet,
+    stacks: tuple[Stack, ...],
+    own: Mapping[bytes, OwnEntries] | None = None,
+) -> Applied:
+    """Apply the changes of a run that is sealed on top of its stacks; a failure to apply leaves them held.
+
+    With `own` there were checkpoints, and `changes` are only those of all that is in the layers that are still to go.
+    """
     preload(project.roots, after_run=True)
     uppers = tuple(layer.upper for stack in stacks for layer in stack.sealed)
     # With nothing beneath, what the run changed is all that is held, and it has just been read
     is_all = all(layer.run == run for stack in stacks for layer in stack.sealed)
     reviewed = changes.replace(layers=uppers) if is_all else None
+    if own is not None:
+        reviewed = changes.replace(layers=())
     try:
-        operation = apply_held(project, ApplyRequest(reviewed=reviewed, run=run, asked_by="run", automatic=True))
+        operation = apply_held(project, ApplyRequest(reviewed=reviewed, run=run, asked_by="run", automatic=True), own)
     except UnspillError as error:
         return Applied(is_held=True, problem=error.message)
+    return _as_applied(project, operation)
+
+
+def _as_applied(project: Project, operation: Operation) -> Applied:
     return Applied(
         operation=operation,
         is_held=bool(operation.left),
         flagged=operation.flagged,
         told=Flags(project.store, project.path).told(operation, "terminal"),
     )
+
+
+def apply_checkpoint(
+    project: Project, run: RunId, changes: ChangeSet, stacks: tuple[Stack, ...], own: Mapping[bytes, OwnEntries]
+) -> Applied:
+    """Apply changes of a copy of the layers of a run that goes on; the copy is on top of the stacks, and stays.
+
+    `own` are entries that earlier ones have put there; those of this one are added. The sandbox's lock is held.
+    """
+    preload(project.roots, after_run=True)
+    end_interrupted(project.store)
+    uppers = tuple(layer.upper for stack in stacks for layer in stack.sealed)
+    is_all = all(layer.run == run for stack in stacks for layer in stack.sealed)
+    reviewed = changes.replace(layers=uppers if is_all else ())
+    request = ApplyRequest(reviewed=reviewed, run=run, asked_by="run", automatic=True)
+    marks = {stack.live: stack.sealed[-1].mark.ctime_ns for stack in stacks}
+    unedited = {
+        part.root: own[part.root].unedited(part.root, (change.path for change in part.changes), marks[part.root])
+        for part in changes.roots
+    }
+    try:
+        _refuse_another_project(project, stacks)
+        operation = _without_claims(project, _Apply(project, stacks, request, is_shared=True, is_copy=True, own=own))
+    except OSError as error:
+        return Applied(is_held=True, problem=f"the checkpoint can't be read: {error.strerror}")
+    except UnspillError as error:
+        return Applied(is_held=True, problem=error.message)
+    if operation.number:
+        for root, entries in own.items():
+            entries.note(project.store, operation, root, unedited.get(root, set()))
+    return _as_applied(project, operation)
 
 
 class Flags:

@@ -268,6 +268,8 @@ class Inside:
                 after_cancel="discard",
                 cancel_fd=giving_up.fd,
                 on_event=giving_up.hear,
+                # Whoever reads a file and writes it again must not miss what another run writes meanwhile
+                alone=True,
                 **options,
             )
         if giving_up.is_late and isinstance(result.outcome, Cancelled):

@@ -27,7 +27,7 @@ from unspill.model.permission import (
 from unspill.permissions.approvers import (
     DenyAll,
     Queue,
-    Terminal,
+    TerminalApprover,
     answer_question,
     find_question,
     open_questions,
@@ -202,7 +202,7 @@ def _approver(store: Store, approver: Who) -> Approver:
     if approver == "queue":
         return Queue(store.requests)
     if approver == "terminal":
-        return Terminal(lock=store.state + b"/locks/terminal")
+        return TerminalApprover(lock=store.state + b"/locks/terminal")
     check_approver(approver)
     assert not isinstance(approver, str)
     return approver

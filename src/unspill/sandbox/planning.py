@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from unspill.model.run import Event, Run, Stack
     from unspill.permissions.broker import Broker
     from unspill.runner.live import LiveSandbox
+    from unspill.runner.watch import AttachedTerminal
+    from unspill.sandbox.ports import Ports
     from unspill.sandbox.project import Project
 
     # A text for a shell, or words
@@ -189,7 +191,8 @@ class RunSpec(Record):
     secrets in `revealed`, by path. `program` is what `identify_program` said of it when something was granted, None
     where nothing was. `broker` is where hosts are asked for while it runs. `on_interrupted` is told of runs of the
     sandbox without a result: earlier ones that were found, or this one. `on_change` is told what was applied. `live` is
-    the sandbox that it joins, where it is to have none of its own.
+    the sandbox that it joins, where it is to have none of its own; there it can have a `terminal` and open `ports`.
+    `alone`: no other run of the sandbox goes on beside it. `on_wait` is told what it waits for.
     """
 
     argv: tuple[bytes, ...]
@@ -210,6 +213,10 @@ class RunSpec(Record):
     program: str | None = None
     broker: Broker | None = None
     live: LiveSandbox | None = None
+    terminal: AttachedTerminal | None = None
+    alone: bool = False
+    on_wait: Callable[[str], None] | None = None
+    ports: Ports | None = None
 
 
 def make_spec(
@@ -308,14 +315,10 @@ def checked_working_dir(project: Project, working_dir: str | None, *, is_plain: 
         resolved = to_inside(resolved, view, roots)
     on_host = to_host(resolved, view, roots)
     is_in_root = any(on_host == root or on_host.startswith(root + b"/") for root in roots)
-    if not is_in_root or any(_held_layers(project)):
+    if not is_in_root or project.store.layers.sealed_ids(project.row.id):
         return resolved
     if not os.path.lexists(on_host):
         raise UsageError(missing_text(resolved))
     if not os.path.isdir(on_host):
         raise UsageError(not_a_directory_text(resolved))
     return resolved
-
-
-def _held_layers(project: Project) -> tuple[object, ...]:
-    return project.store.layers.sealed(project.row.id)

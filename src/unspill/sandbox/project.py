@@ -183,6 +183,33 @@ class Means(Record):
             # A new one each time: an exception collects notes and a traceback on its way
             raise type(self.refusal)(self.refusal.message, remedy=self.refusal.remedy)
 
+    def check_live(self) -> None:
+        """Refuse a live sandbox where none can be made.
+
+        Raises:
+            HostError: this machine can't, or the policy has no sandbox, or a rootfs that commands write to.
+        """
+        self.check_sandbox()
+        if self.engine != "mount" or not self.facts.own_namespace:
+            raise HostError(
+                "A live sandbox is not possible here: unspill needs namespaces of its own for it.",
+                remedy="Use a plain run (`Sandbox.run`, `unspill run`); `unspill doctor` shows what is missing.",
+            )
+        if self.policy.rootfs_writable:
+            raise HostError(
+                "A live sandbox can't have a rootfs that commands write to.",
+                remedy="Use a plain run: `Sandbox.run`, `unspill run`.",
+            )
+
+    @property
+    def has_live(self) -> bool:
+        """Whether there are live sandboxes here."""
+        try:
+            self.check_live()
+        except HostError:
+            return False
+        return True
+
 
 class Project(Record):
     """A project that is open, with one of its sandboxes.

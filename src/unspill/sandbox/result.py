@@ -46,9 +46,10 @@ if TYPE_CHECKING:
 
     from unspill.model.operation import Operation
     from unspill.model.plan import NetworkPlan, Plan
-    from unspill.model.run import Connection, Denial, Outcome, Remains, Run, Traffic
+    from unspill.model.run import Connection, Denial, Outcome, PortTraffic, Remains, Run, Traffic
     from unspill.permissions.audit import Event
     from unspill.runner.perform import Performed
+    from unspill.sandbox.beside import Apart
     from unspill.sandbox.planning import RunSpec
     from unspill.sandbox.project import Project
     from unspill.sandbox.secrets import Masks
@@ -115,10 +116,13 @@ class RunResult(Record):
     `held` if any of it is kept in the sandbox; `operation` is the apply that followed, with what it skipped and why.
     `flagged` are applied paths that run when somebody builds, tests or pushes; `told` are those of them whose content
     a terminal has shown as flagged before. `problem` says why nothing was applied although it should have been.
-    `connections` went out through the sandbox's proxy, `denials` were refused by it, each
-    with what would allow it. `number` is 0 where the caller gave up before the sandbox was free; not `sandboxed` where
-    the person allowed that. `project` is where the host has it, `workspace` the root that the command saw as
-    `/workspace`, if it did.
+    `connections` went out through the sandbox's proxy, `denials` were refused by it, each with what would allow it;
+    `ports` is what went through published and exposed ones. `number` is 0 where the caller gave up before the sandbox
+    was free; not `sandboxed` where the person allowed that. `project` is where the host has it, `workspace` the root
+    that the command saw as `/workspace`, if it did. `shared_with` are the numbers of runs that were alive in the same
+    live sandbox: `changes` are theirs too. While some of them are, they are those since the last checkpoint, for
+    which everything stood still for `standstill_s`; `unsettled` without one: what was changed is known when the last
+    one has ended. `apart` is the sandbox that holds what was changed, where another run has changed the same meanwhile.
     """
 
     run: RunId
@@ -137,11 +141,16 @@ class RunResult(Record):
     warnings: tuple[str, ...] = ()
     connections: tuple[Connection, ...] = ()
     denials: tuple[Denial, ...] = ()
+    ports: tuple[PortTraffic, ...] = ()
     sandboxed: bool = True
     shown_lines: int = 50
     shown_bytes: int = 32 * 1024
     project: bytes = b""
     workspace: bytes = b""
+    shared_with: tuple[int, ...] = ()
+    unsettled: bool = False
+    apart: str = ""
+    standstill_s: float | None = None
 
     @property
     def exit_code(self) -> int:
@@ -165,9 +174,18 @@ class RunResult(Record):
         lines += network_lines(self.denials)
         if not lines:
             lines.append("No output received from command")
+        if self.unsettled:
+            lines.append(f"Note: {unsettled_text(self.shared_with)}")
         if self.changes:
             lines += ["", *_change_lines(self)]
         return "\n".join(lines) + "\n"
+
+
+def unsettled_text(runs: tuple[int, ...]) -> str:
+    """Say when what a run changed is known, for which others share its sandbox."""
+    names = ", ".join(map(str, runs))
+    what = f"run {names} has" if len(runs) == 1 else f"runs {names} have"
+    return f"What it changed is taken when {what} ended: they share this sandbox."
 
 
 def network_lines(denials: tuple[Denial, ...]) -> list[str]:
@@ -315,6 +333,7 @@ class Applied(Record):
     flagged: tuple[tuple[bytes, str], ...] = ()
     told: tuple[bytes, ...] = ()
     problem: str = ""
+    apart: Apart | None = None
 
 
 def make_result(
@@ -341,7 +360,8 @@ def make_result(
         operation=applied.operation,
         flagged=applied.flagged,
         told=applied.told,
-        problem=applied.problem,
+        problem=applied.problem if applied.apart is None else str(applied.apart),
+        apart="" if applied.apart is None else applied.apart.sandbox,
         duration_s=duration_s,
         hints=(*performed.hints, *_remains_hints(plan, performed)),
         warnings=(
@@ -355,6 +375,7 @@ def make_result(
         shown_bytes=project.means.policy.shown_bytes,
         connections=() if traffic is None else traffic.connections,
         denials=() if traffic is None else traffic.denials,
+        ports=() if traffic is None else traffic.ports,
         project=project.path,
         workspace=project.roots[0] if project.roots and project.means.policy.view == "rootfs" else b"",
     )
@@ -520,6 +541,8 @@ def record_run(project: Project, spec: RunSpec, result: RunResult) -> RunResult:
         "changed": len(result.changes),
         **path_fields(result.changes.paths(), project.path),
     }
+    if result.standstill_s is not None:
+        event["standstill_s"] = round(result.standstill_s, 6)
     applied = result.operation if result.operation is not None and result.operation.number else None
     problems = [_note(project.store, event, *(() if applied is None else (_event(applied),)))]
     if applied is not None:

@@ -29,7 +29,7 @@ from unspill.model.operation import Skipped
 from unspill.model.permission import Denied, HeldPath
 from unspill.model.plan import CacheLayer
 from unspill.model.run import LayerId, OpenLayer, RunId, Stack, TimeMark, Traffic
-from unspill.permissions.approvers import Terminal
+from unspill.permissions.approvers import TerminalApprover
 from unspill.permissions.question import digest_of_held, make_question
 from unspill.policy.held import REPLACED_OBJECT
 from unspill.policy.paths import COLUMNS
@@ -855,7 +855,7 @@ class Reviews:
             () if is_whole else ("careful:   not all of it could be shown: it is binary, too large or unreadable",)
         )
         question = question.replace(text=text, lines=(*question.lines, *careful))
-        answer = Terminal(lock=self._project.store.state + b"/locks/terminal").ask(question)
+        answer = TerminalApprover(lock=self._project.store.state + b"/locks/terminal").ask(question)
         if isinstance(answer, Denied):
             if not answer.is_unseen:
                 self._table.drop(self._sandbox, consent)

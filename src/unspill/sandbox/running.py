@@ -30,8 +30,20 @@ from unspill.errors import (
 )
 from unspill.host.dirfd import DESCRIPTORS_REMEDY, Beneath
 from unspill.host.libc import DeferredSignals
-from unspill.layers.lifecycle import drop_run, find_hidden, open_run, seal_run
-from unspill.layers.locks import StackUse, spill_dir, this_process, upper_dir, wait_for_lock
+from unspill.layers.lifecycle import drop_run, find_hidden, has_others, load_stacks, open_run, seal_run
+from unspill.layers.locks import (
+    GivenUp,
+    RunUse,
+    end_going_on,
+    is_left,
+    keeper_files,
+    lock_sandbox,
+    refuse_kept,
+    spill_dir,
+    this_process,
+    upper_dir,
+    wait_for_lock,
+)
 from unspill.layers.mask import MaskUse
 from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
@@ -53,7 +65,7 @@ from unspill.plan.view import (
     playground_taken,
     to_host,
 )
-from unspill.policy.paths import contains, normalise
+from unspill.policy.paths import contains, normalise, quote
 from unspill.runner.perform import perform
 from unspill.runner.watch import (
     FREE_SPACE_KEPT,
@@ -92,17 +104,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.layers.lifecycle import OpenRun
+    from unspill.layers.locks import SandboxLock, StackUse
     from unspill.model.plan import Places, Plan
     from unspill.model.policy import After
     from unspill.model.run import Outcome, Run, RunId, Traffic
     from unspill.network.proxy import Ask, Gate
     from unspill.permissions.broker import Broker
     from unspill.runner.perform import Performed
-    from unspill.sandbox import rootfs_use
+    from unspill.sandbox import beside, rootfs_use
+    from unspill.sandbox.checkpoints import SpanCopies
     from unspill.sandbox.planning import RunSpec
     from unspill.sandbox.project import Project
     from unspill.sandbox.secrets import Masks
 else:
+    beside = lazy_module("unspill.sandbox.beside")  # lazy: changes
     rootfs_use = lazy_module("unspill.sandbox.rootfs_use")  # lazy: rootfs
 
 
@@ -152,49 +167,91 @@ def run_command(project: Project, spec: RunSpec) -> RunResult:
         raise SandboxUnavailable(f"too many open files: {cause.strerror}", remedy=DESCRIPTORS_REMEDY) from error
 
 
-def _run_in_turn(project: Project, spec: RunSpec) -> RunResult:
+def refuse_full_disk(project: Project) -> None:
+    """Refuse a run where the disk has no room for its layers.
+
+    Raises:
+        SandboxUnavailable: it is nearly full.
+    """
     if free_bytes(project.store.state) < FREE_SPACE_KEPT:
         raise SandboxUnavailable(
             "the disk that holds the layers is nearly full", remedy="Free some space, or `unspill discard`."
         )
+
+
+def _run_in_turn(project: Project, spec: RunSpec) -> RunResult:
+    refuse_full_disk(project)
     end_interrupted(project.store)
-    # A run that throws its changes away leaves the stack alone, so it need not wait for others
-    if spec.after == "discard":
-        with StackUse(project.store.state, project.row.id, alone=False):
-            return _run(project, spec)
-    lock = wait_for_lock(project.store.state, project.row.id, spec.cancel_fd)
-    if lock is None:
+    try:
+        # What two runs add to a rootfs can't be told apart, so such runs wait for each other
+        alone = spec.alone or project.means.policy.rootfs_writable
+        state, sandbox = project.store.state, project.row.id
+        use = RunUse(state, sandbox, spec.cancel_fd, alone=alone, on_wait=lambda: tell_waiting(project, spec))
+    except GivenUp:
         return never_begun(project)
-    with lock:
-        _hold_left(project, spec)
-        return _run(project, spec)
+    with use:
+        if spec.after != "discard":
+            _wait_for_keeper(project)
+            hold_left(project, spec)
+        return _run(project, spec, use)
 
 
-def _hold_left(project: Project, spec: RunSpec) -> None:
-    """Hold what an earlier run left that has no end, so that this one sees it."""
-    if any(run.keeps and run.sandbox == project.row.id for run in project.store.runs.unfinished()):
-        _tell_interrupted(spec, hold_of_sandbox(project))
+def _wait_for_keeper(project: Project) -> None:
+    """Refuse a run beside those that a keeper has; wait for one that ends, so that this run sees what they changed.
+
+    Raises:
+        SandboxUnavailable: background runs use the sandbox.
+    """
+    state, sandbox = project.store.state, project.row.id
+    if os.path.exists(keeper_files(state, sandbox)[0]):
+        refuse_kept(state, sandbox)
+        lock_sandbox(state, sandbox).release()
 
 
-def _tell_interrupted(spec: RunSpec, runs: tuple[Run, ...]) -> None:
+def hold_left(project: Project, spec: RunSpec) -> None:
+    """Hold what an earlier run left that has no end, so that the next one sees it."""
+    left = [run for run in project.store.runs.unfinished() if run.keeps and run.sandbox == project.row.id]
+    if any(map(is_left, left)):
+        with lock_sandbox(project.store.state, project.row.id):
+            tell_interrupted(spec, hold_of_sandbox(project))
+
+
+def tell_waiting(project: Project, spec: RunSpec) -> None:
+    """Say at once what a run waits for."""
+    if spec.on_wait is None:
+        return
+    unfinished = {run.id for run in project.store.runs.unfinished()}
+    others = [run for run in project.store.runs.latest(project.row.id, 100) if run.id in unfinished]
+    reason = "an operation on this sandbox"
+    if others:
+        reason = f"run {others[-1].number} of this sandbox ({' '.join(map(quote, others[-1].argv))[:60]})"
+    spec.on_wait(reason)
+
+
+def tell_interrupted(spec: RunSpec, runs: tuple[Run, ...]) -> None:
     if spec.on_interrupted is not None:
         spec.on_interrupted(runs)
 
 
-def _run(project: Project, spec: RunSpec) -> RunResult:
+def _run(project: Project, spec: RunSpec, use: StackUse) -> RunResult:
     if project.means.policy.view == "rootfs":
-        with rootfs_use.RootfsUse(lambda afresh: get_places(project, afresh=afresh)) as places:
-            return _run_with_masks(project, spec, places)
-    return _run_with_masks(project, spec)
+        with use_rootfs(project) as places:
+            return _run_with_masks(project, spec, use, places)
+    return _run_with_masks(project, spec, use)
 
 
-def _run_with_masks(project: Project, spec: RunSpec, places: Places | None = None) -> RunResult:
+def use_rootfs(project: Project) -> rootfs_use.RootfsUse:
+    """Return what keeps the rootfs of a project in place, in a block that begins with where everything is."""
+    return rootfs_use.RootfsUse(lambda afresh: get_places(project, afresh=afresh))
+
+
+def _run_with_masks(project: Project, spec: RunSpec, use: StackUse, places: Places | None = None) -> RunResult:
     with MaskUse(project.store.state):
         masks = find_masks(project, spec.revealed)
-        return _run_masked(project, spec, masks, places or get_places(project))
+        return _run_masked(project, spec, use, masks, places or get_places(project))
 
 
-def _run_masked(project: Project, spec: RunSpec, masks: Masks, places: Places) -> RunResult:
+def _run_masked(project: Project, spec: RunSpec, use: StackUse, masks: Masks, places: Places) -> RunResult:
     begun = time.monotonic()
     under_way = open_run(
         project.store,
@@ -205,25 +262,41 @@ def _run_masked(project: Project, spec: RunSpec, masks: Masks, places: Places) -
         caches=places.home.caches,
         masks=masks.layers,
         bases=find_bases(project),
-        rootfs=_writable_rootfs(project, places),
+        rootfs=writable_rootfs(project, places),
         after_cancel=spec.after_cancel,
         limits=spec.limits,
     )
+    try:
+        return _run_opened(project, spec, use, masks, places, under_way, begun)
+    finally:
+        end_going_on(under_way.run.id)
+
+
+def _run_opened(
+    project: Project,
+    spec: RunSpec,
+    use: StackUse,
+    masks: Masks,
+    places: Places,
+    under_way: OpenRun,
+    begun: float,
+) -> RunResult:
     try:
         if spec.revealed:
             remember_revealed(project, under_way.run.id, spec.revealed)
         under_way = under_way.replace(stacks=with_covers(project, under_way.stacks, spec.revealed))
         plan = _checked_plan(project, spec, places, under_way)
-        gate = _make_gate(project, spec, under_way, plan)
+        gate = open_gate(project, spec, under_way, plan)
         performed, changes, traffic = _perform_and_scan(project, spec, under_way, plan, gate)
         performed = with_hints(project, plan, performed, masks)
     except BaseException as error:
-        _tell_interrupted(spec, hold_failed(project, spec, under_way, error))
+        with lock_sandbox(project.store.state, project.row.id):
+            tell_interrupted(spec, hold_failed(project, spec, under_way, error))
         raise
     result = None
     try:
         with DeferredSignals():
-            result = _close(project, spec, masks, under_way, plan, performed, changes, traffic, begun)
+            result = close_run(project, spec, masks, under_way, plan, performed, changes, traffic, begun, use)
             if performed.raised is not None:
                 raise performed.raised
         if spec.on_event is not None:
@@ -235,7 +308,7 @@ def _run_masked(project: Project, spec: RunSpec, masks: Masks, places: Places) -
         raise
 
 
-def _close(
+def close_run(
     project: Project,
     spec: RunSpec,
     masks: Masks,
@@ -245,12 +318,19 @@ def _close(
     changes: ChangeSet,
     traffic: Traffic | None,
     begun: float,
+    use: StackUse | None = None,
+    copies: SpanCopies | None = None,
 ) -> RunResult:
-    """Apply, hold or drop what a run has changed, and record its end."""
+    """Apply, hold or drop what a run has changed, and record its end. With `copies` there were checkpoints before.
+
+    `use` is the run's of its stack, where it does not have the sandbox's lock.
+    """
     is_dropped = _is_dropped(performed.outcome)
-    after = _after(project, spec, performed.outcome)
-    changed = sum(not change.is_mere_touch for change in changes)
-    ended = _ended(under_way.run, performed).replace(changed=changed)
+    after = after_of(project, spec, performed.outcome)
+    since = None if copies is None else copies.since(under_way)
+    told = changes if since is None else since
+    changed = sum(not change.is_mere_touch for change in told)
+    ended = ended_run(under_way.run, performed).replace(changed=changed)
     if traffic is not None:
         project.store.traffic.put(under_way.run.id, traffic)
     notes = hidden_notes(find_hidden(under_way.stacks), project.path)
@@ -260,15 +340,31 @@ def _close(
         drop_run(project.store, under_way, ended, fold=not is_dropped, rootfs=after != "discard")
         applied = Applied()
     else:
-        applied = _seal_and_apply(project, under_way, ended, changes, after)
+        lock, is_kept = (None, False) if use is None else _wait_for_turn(project, spec)
+        try:
+            if is_kept:
+                applied = _hold_apart(project, under_way, ended, changes, beside.apart_from_kept(project, under_way))
+            else:
+                applied = _seal_and_apply(project, under_way, ended, changes, after, use, copies, since)
+        finally:
+            if lock is not None:
+                lock.release()
         if isinstance(performed.outcome, NeverStarted) and applied.is_held:
-            _tell_interrupted(spec, (ended.replace(held=True),))
-    _refuse_bad_directory(performed.outcome, spec.cwd)
+            tell_interrupted(spec, (ended.replace(held=True),))
+    refuse_bad_directory(performed.outcome, spec.cwd)
     duration_s = time.monotonic() - begun
-    return make_result(project, under_way.run, plan, performed, changes, applied, traffic, masks, duration_s, notes)
+    return make_result(project, under_way.run, plan, performed, told, applied, traffic, masks, duration_s, notes)
 
 
-def _writable_rootfs(project: Project, places: Places) -> tuple[bytes, ...]:
+def _wait_for_turn(project: Project, spec: RunSpec) -> tuple[SandboxLock | None, bool]:
+    """Return the sandbox's lock, which a run needs to change the stack; True if background runs have taken it since."""
+    try:
+        return wait_for_lock(project.store.state, project.row.id, None, lambda: tell_waiting(project, spec)), False
+    except SandboxUnavailable:
+        return None, True
+
+
+def writable_rootfs(project: Project, places: Places) -> tuple[bytes, ...]:
     if not project.means.policy.rootfs_writable:
         return ()
 
@@ -283,27 +379,58 @@ def _checked_plan(project: Project, spec: RunSpec, places: Places, under_way: Op
     return plan
 
 
-def _seal_and_apply(project: Project, under_way: OpenRun, ended: Run, changes: ChangeSet, after: After) -> Applied:
+def _seal_and_apply(
+    project: Project,
+    under_way: OpenRun,
+    ended: Run,
+    changes: ChangeSet,
+    after: After,
+    use: StackUse | None,
+    copies: SpanCopies | None,
+    since: ChangeSet | None,
+) -> Applied:
+    is_beside = use is not None and has_others(project.store, under_way)
+    if is_beside and (apart := beside.find_apart(project, under_way, changes)) is not None:
+        return _hold_apart(project, under_way, ended, changes, apart)
     keep_bases(project, under_way, changes)
     stacks = seal_run(project.store, under_way, ended)
+    if is_beside:
+        stacks = load_stacks(project.store, project.row.id, project.roots)
+    if use is not None:
+        # From here on the layers are nobody's but the apply's, unless others stand on them
+        use.release()
     applied = Applied(is_held=True)
     if after == "apply":
         from unspill.sandbox.apply import apply_run  # lazy: apply
 
-        applied = apply_run(project, under_way.run.id, changes, stacks)
+        if copies is None or since is None:
+            applied = apply_run(project, under_way.run.id, changes, stacks)
+        else:
+            applied = apply_run(project, under_way.run.id, copies.only(changes, since), stacks, copies.own)
+            # What a checkpoint has left, or somebody has undone since, stays in the layer
+            left = bool(project.store.layers.sealed_ids(project.row.id))
+            applied = applied.replace(is_held=applied.is_held or left)
     if applied.is_held:
         keep_base_objects(project, under_way)
     return applied
 
 
-def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:
+def _hold_apart(project: Project, under_way: OpenRun, ended: Run, changes: ChangeSet, apart: beside.Apart) -> Applied:
+    moved = beside.move_apart(project, under_way, apart)
+    keep_bases(project, moved, changes)
+    seal_run(project.store, moved, ended.replace(sandbox=moved.run.sandbox))
+    keep_base_objects(project, moved)
+    return Applied(is_held=True, apart=apart)
+
+
+def refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:
     """Raise what would have been raised before, had the host known what only the sandbox has."""
     if isinstance(outcome, NeverStarted) and outcome.reason in (NO_DIRECTORY, NOT_A_DIRECTORY):
         text = missing_text if outcome.reason == NO_DIRECTORY else not_a_directory_text
         raise UsageError(text(cwd))
 
 
-def _make_gate(project: Project, spec: RunSpec, under_way: OpenRun, plan: Plan) -> Gate | None:
+def open_gate(project: Project, spec: RunSpec, under_way: OpenRun, plan: Plan) -> Gate | None:
     """Return the way out of a run, None where it has none of ours."""
     if isinstance(plan.network, NoNetwork):
         return None
@@ -318,9 +445,23 @@ def _make_gate(project: Project, spec: RunSpec, under_way: OpenRun, plan: Plan) 
 def _perform_and_scan(
     project: Project, spec: RunSpec, under_way: OpenRun, plan: Plan, gate: Gate | None
 ) -> tuple[Performed, ChangeSet, Traffic | None]:
-    control = RunControl(
-        run=under_way.run.id,
-        spill_dir=spill_dir(project.store.state, under_way.run.id),
+    try:
+        performed = perform(plan, project.means.facts, make_control(project, spec, under_way.run.id, gate), spec.live)
+    finally:
+        traffic = None if gate is None else gate.close()
+        if spec.ports is not None:
+            traffic = spec.ports.settle(traffic)
+        if spec.broker is not None:
+            spec.broker.withdraw(under_way.run.id)
+    performed, changes = look_at_layers(performed, plan, under_way)
+    return performed, changes, traffic
+
+
+def make_control(project: Project, spec: RunSpec, run: RunId, gate: Gate | None) -> RunControl:
+    """Return what the caller wants of a run besides its plan."""
+    return RunControl(
+        run=run,
+        spill_dir=spill_dir(project.store.state, run),
         stdin=spec.stdin,
         on_event=spec.on_event,
         cancel_fd=spec.cancel_fd,
@@ -329,22 +470,25 @@ def _perform_and_scan(
         waited_s=None if gate is None else gate.waited_s,
         # Whoever gives up is told so when what the command has written is safe
         returns_raised=True,
+        terminal=spec.terminal,
     )
-    try:
-        performed = perform(plan, project.means.facts, control, spec.live)
-    finally:
-        traffic = None if gate is None else gate.close()
-        if spec.broker is not None:
-            spec.broker.withdraw(under_way.run.id)
-    if isinstance(performed.outcome, NeverStarted):
-        outcome = performed.outcome
-        if plan.rootfs and outcome.exit_code in _NOT_EXECUTED:
-            performed = performed.replace(outcome=outcome.replace(remedy=_NOT_IN_ROOTFS))
-        # If bwrap itself is killed, nobody says that the command was started, but it may have written something
-        if is_unwritten(under_way):
-            return performed, ChangeSet(roots=()), traffic
-    performed = with_last_look(performed, under_way, plan.limits)
-    return performed, scan_run(under_way), traffic
+
+
+def look_at_layers(performed: Performed, plan: Plan, under_way: OpenRun) -> tuple[Performed, ChangeSet]:
+    """Return how a run ended and what it changed. Nothing can write its layers any more."""
+    performed = with_remedy(performed, plan)
+    # If bwrap itself is killed, nobody says that the command was started, but it may have written something
+    if isinstance(performed.outcome, NeverStarted) and is_unwritten(under_way):
+        return performed, ChangeSet(roots=())
+    return with_last_look(performed, under_way, plan.limits), scan_run(under_way)
+
+
+def with_remedy(performed: Performed, plan: Plan) -> Performed:
+    """Say where to look for a program that a rootfs does not have."""
+    outcome = performed.outcome
+    if plan.rootfs and isinstance(outcome, NeverStarted) and outcome.exit_code in _NOT_EXECUTED:
+        return performed.replace(outcome=outcome.replace(remedy=_NOT_IN_ROOTFS))
+    return performed
 
 
 def _is_dropped(outcome: Outcome) -> bool:
@@ -352,7 +496,7 @@ def _is_dropped(outcome: Outcome) -> bool:
     return isinstance(outcome, LimitReached) and outcome.limit in _TOO_LARGE
 
 
-def _after(project: Project, spec: RunSpec, outcome: Outcome) -> After:
+def after_of(project: Project, spec: RunSpec, outcome: Outcome) -> After:
     """What was cut short is applied only where the person says so."""
     if isinstance(outcome, Cancelled | NeverStarted):
         return spec.after_cancel
@@ -361,7 +505,7 @@ def _after(project: Project, spec: RunSpec, outcome: Outcome) -> After:
     return spec.after
 
 
-def _ended(run: Run, performed: Performed) -> Run:
+def ended_run(run: Run, performed: Performed) -> Run:
     return run.replace(
         ended_ns=time.time_ns(), outcome=performed.outcome, stdout=performed.stdout, stderr=performed.stderr
     )

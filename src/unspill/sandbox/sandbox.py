@@ -26,13 +26,8 @@ from __future__ import annotations
 
 import os
 import time
-from _thread import allocate_lock
 
-from unspill.errors import (
-    HostError,
-    SandboxUnavailable,
-    UsageError,
-)
+from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.lifecycle import (
     discard_stacks,
     find_hidden,
@@ -41,7 +36,7 @@ from unspill.layers.lifecycle import (
     tmp_dir,
     wait_until_clean,
 )
-from unspill.layers.locks import lock_sandbox, refuse_given_up
+from unspill.layers.locks import has_keeper, lock_sandbox, refuse_given_up
 from unspill.layers.trees import remove_tree
 from unspill.lazy import lazy_module
 from unspill.model.policy import DAY_NS, Policy, Secrets
@@ -85,10 +80,12 @@ if TYPE_CHECKING:
     )
     from unspill.model.run import Event, Run, Traffic
     from unspill.permissions.broker import Broker
-    from unspill.runner import aio, live
-    from unspill.sandbox import apply, history, permits, review, upkeep
+    from unspill.runner import aio
+    from unspill.runner.watch import AttachedTerminal
+    from unspill.sandbox import apply, history, live, permits, review, upkeep
     from unspill.sandbox.history import Backup
     from unspill.sandbox.planning import Command, RunSpec
+    from unspill.sandbox.ports import WantedPorts
     from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import OnChange, RunResult
     from unspill.sandbox.upkeep import Playground
@@ -99,7 +96,7 @@ if TYPE_CHECKING:
 else:
     apply = lazy_module("unspill.sandbox.apply")  # lazy: apply
     history = lazy_module("unspill.sandbox.history")  # lazy: history
-    live = lazy_module("unspill.runner.live")  # lazy: live sandboxes
+    live = lazy_module("unspill.sandbox.live")  # lazy: live sandboxes
     permits = lazy_module("unspill.sandbox.permits")  # lazy: approvals
     review = lazy_module("unspill.sandbox.review")  # lazy: diff
     upkeep = lazy_module("unspill.sandbox.upkeep")  # lazy: upkeep
@@ -107,8 +104,6 @@ else:
 
 
 _PRUNED = "pruned"
-_PLAIN_RUN = "Use `Sandbox.run` for this one."
-_NOTHING_MORE: More = (False, (), (), (), ())
 
 TEMPORARY = "temporary"
 
@@ -193,6 +188,16 @@ class Looking:
     def engine(self) -> EngineName | None:
         """How layers are put over the project here; None in container mode, and where no sandbox can be made."""
         return self._project.means.engine
+
+    @property
+    def shell(self) -> tuple[bytes, Mapping[str, str]]:
+        """The person's shell as its commands have it, `sh` where they do not have theirs, and variables for it."""
+        return live.shell_of(self._project), live.SHELL_ENVIRON
+
+    @property
+    def has_keeper(self) -> bool:
+        """Whether a process of this user keeps it alive for background runs: `unspill ps` lists them."""
+        return has_keeper(self._project.store.state, self._project.row.id)
 
     @property
     def recovered(self) -> tuple[Operation, ...]:
@@ -416,44 +421,47 @@ class Sandbox(Looking):
         unsandboxed: bool = False,
         approver: Who = None,
         cwd: str | None = None,
+        attach: AttachedTerminal | None = None,
+        alone: bool = False,
+        on_wait: Callable[[str], None] | None = None,
+        ports: WantedPorts | None = None,
     ) -> RunResult:
         """Run a command and return when every process of it is dead.
 
         A command that fails is a result, not an exception. `on_event` is called in this thread while it runs. From
         `network` on it is more than the policy gives: each is asked for, unless a grant covers it; if one is denied,
-        nothing runs. A Ctrl-C, or an exception of `on_event`, is raised when the changes are safe, with a note of what
-        became of them.
+        nothing runs. A Ctrl-C or an exception of `on_event` is raised once the changes are safe; a note tells of them.
 
         Args:
-            command: A text for /bin/sh, or a list of words.
+            command: A text for /bin/sh, or a list of words. `env`: variables on top of this process's allowed ones.
             working_dir: Absolute, relative to the project (the default), or `playground`. `cwd` is its old name.
-            env: Variables to set inside, on top of the allowed ones of this process.
-            stdin: A text, bytes, or a descriptor to read from; by default /dev/null.
-            timeout: Seconds; by default the policy's. `limits`: bounds instead of the policy's.
+            stdin: A text, bytes, or a descriptor. `timeout`: seconds; `limits`: bounds; by default the policy's.
             after: `apply`, `hold` or `discard`; by default the policy's. `after_cancel`: the same, if it is cancelled;
                 by default the policy's where `after` is `apply`, else as `after`.
-            on_event: Called with Started, OutputChunk and Ended.
-            cancel_fd: A descriptor that becomes readable to cancel.
+            on_event: Called with Started, OutputChunk and Ended. `cancel_fd`: becomes readable to cancel.
             network: Any public host, for this command and this time; `hosts`: those named, besides the policy's.
             readable: Paths that it sees besides the policy's; `reveal`: secrets of the project that it sees.
-            roots: Directories that it may change besides the policy's, each in a layer.
-            unsandboxed: Run it as if the person had typed it: nothing is held, nothing can be undone.
-            approver: Who answers for this run, instead of the sandbox's.
+            roots: Directories that it may change besides the policy's. `unsandboxed`: as if the person had typed it.
+            approver: Who answers for this run. `alone`: no other goes on meanwhile. `on_wait`: told what it waits for.
+            attach: Who is at the other end of a terminal that it has instead of pipes. `ports`: those open meanwhile.
 
         Raises:
             UsageError: the command or the directory is wrong.
             DeniedError: the policy or the approver said no to something that is wanted; nothing was run.
             SandboxUnavailable: we failed, not the command.
         """
-        working_dir = _chosen_dir(working_dir, cwd)
         bounds = self._bounds(timeout, limits)
         options = self._options(after, after_cancel, stdin, bounds)
-        spec = make_spec(self._project, command, working_dir, env, bounds, is_plain=unsandboxed)
-        spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, **options)
+        spec = make_spec(self._project, command, _chosen_dir(working_dir, cwd), env, bounds, is_plain=unsandboxed)
+        spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, alone=alone, on_wait=on_wait, **options)
         more = (network, hosts, readable, reveal, roots)
-        return self._run(spec, more, approver, unsandboxed=unsandboxed)
+        if unsandboxed or (attach is None and ports is None):
+            return self._run(spec, more, approver, unsandboxed=unsandboxed)
+        return live.run_attached(
+            self._project, attach, ports, spec, lambda made: self._run(made, more, approver), has_network=network
+        )
 
-    def _run(self, spec: RunSpec, more: More, approver: Who, *, unsandboxed: bool) -> RunResult:
+    def _run(self, spec: RunSpec, more: More, approver: Who, *, unsandboxed: bool = False) -> RunResult:
         result = self._run_permitted(spec, more, approver, unsandboxed=unsandboxed)
         # Not before: what it costs is no part of any run
         search_aside(self._project)
@@ -501,7 +509,7 @@ class Sandbox(Looking):
             return self.broker
         return permits.make_broker(self._project.store, self._project.means.policy, self._project.locations, approver)
 
-    def live(self) -> Live:
+    def live(self) -> live.Live:
         """Return a sandbox that stays alive between commands, which saves making one for each.
 
         Use it in a `with` block: at its end all processes are ended, and `/tmp` and the home directory go. What a
@@ -510,7 +518,7 @@ class Sandbox(Looking):
         Raises:
             HostError: this machine can't, or the policy has no sandbox, or a rootfs that commands write to.
         """
-        return Live(self)
+        return live.Live(self._project, self._options, lambda: self.broker)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
@@ -614,78 +622,6 @@ class Sandbox(Looking):
         """Let go of the store. What is held stays held; what was dropped is removed when this returns."""
         wait_until_clean()
         self._project.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_rest: object) -> None:
-        self.close()
-
-
-class Live:
-    """A sandbox that stays alive. Its commands follow one another, from whichever threads they come."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        project = sandbox._project
-        project.means.check_sandbox()
-        if project.means.engine != "mount" or not project.means.facts.own_namespace:
-            raise HostError(
-                "A live sandbox is not possible here: unspill needs namespaces of its own for it.",
-                remedy="Use `Sandbox.run`; `unspill doctor` shows what is missing.",
-            )
-        if project.means.policy.rootfs_writable:
-            raise HostError("A live sandbox can't have a rootfs that commands write to.", remedy="Use `Sandbox.run`.")
-        self._sandbox = sandbox
-        self._live = live.LiveSandbox(project.means.facts)
-        self._lock = allocate_lock()
-        self._is_closed = False
-
-    def run(
-        self,
-        command: Command,
-        *,
-        working_dir: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str | bytes | int | None = None,
-        timeout: float | None = None,
-        limits: Limits | None = None,
-        after: After | None = None,
-        after_cancel: After | None = None,
-        on_event: Callable[[Event], None] | None = None,
-        cancel_fd: int | None = None,
-    ) -> RunResult:
-        """Run a command in this sandbox and return when every process that it started is dead.
-
-        Arguments and result are those of `Sandbox.run`. What that may ask for beyond the policy needs a sandbox of its
-        own.
-
-        Raises:
-            UsageError: the command or the directory is wrong, the limits are others than the sandbox was built with,
-                or it is closed.
-            SandboxUnavailable: we failed, not the command.
-        """
-        with self._lock:
-            if self._is_closed:
-                raise UsageError("this live sandbox is closed", remedy="Make another one with `Sandbox.live`.")
-            bounds = self._bounds(timeout, limits)
-            options = self._sandbox._options(after, after_cancel, stdin, bounds)
-            spec = make_spec(self._sandbox._project, command, working_dir, env, bounds)
-            spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, live=self._live, **options)
-            return self._sandbox._run(spec, _NOTHING_MORE, None, unsandboxed=False)
-
-    def _bounds(self, timeout: float | None, limits: Limits | None) -> Limits:
-        built = self._sandbox.policy.limits
-        wanted = built if limits is None else limits
-        # These two are the caller's to watch; the others are set when the sandbox is built
-        if wanted.replace(wall_s=built.wall_s, output_bytes=built.output_bytes) != built:
-            raise UsageError("a live sandbox keeps the limits that it was built with", remedy=_PLAIN_RUN)
-        return wanted if timeout is None else wanted.replace(wall_s=timeout)
-
-    def close(self) -> None:
-        """End the sandbox; return when every process of it is dead."""
-        with self._lock:
-            self._is_closed = True
-            self._live.close()
 
     def __enter__(self) -> Self:
         return self

@@ -24,6 +24,7 @@ from unspill.layers.lifecycle import (
     drop_run,
     end_processes,
     find_base,
+    has_others,
     is_empty,
     is_untouched,
     remove_run,
@@ -35,6 +36,7 @@ from unspill.layers.locks import (
     base_dir,
     base_link,
     is_abandoned,
+    is_left,
     may_live,
     spill_dir,
     upper_dir,
@@ -60,8 +62,9 @@ if TYPE_CHECKING:
     from unspill.model.change import Change
     from unspill.model.operation import Operation
     from unspill.model.plan import Facts
-    from unspill.model.run import LayerId, Run
+    from unspill.model.run import LayerId, Run, SealedLayer
     from unspill.runner.perform import Performed
+    from unspill.sandbox import beside
     from unspill.sandbox.planning import RunSpec
     from unspill.sandbox.project import Project
     from unspill.sandbox.result import RunResult
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     from unspill.store.layers import LayerRow, SandboxRow
     from unspill.store.runs import UnfinishedRun
 else:
+    beside = lazy_module("unspill.sandbox.beside")  # lazy: changes
     frozen = lazy_module("unspill.git.frozen")  # lazy: git
     changes_scan = lazy_module("unspill.changes.scan")  # lazy: changes
     cgroup = lazy_module("unspill.host.cgroup")  # lazy: upkeep
@@ -240,12 +244,11 @@ def hold_of_project(project: Project) -> tuple[Run, ...]:
 def hold_of_sandbox(project: Project) -> tuple[Run, ...]:
     """Do the same for one sandbox, before the next run of it. Its lock is held.
 
-    Whoever keeps something has the lock until the end, so every run without an end lost its process; or this process
-    was interrupted twice and did not come to hold it.
+    Such a run lost its process; or this process was interrupted twice and did not come to hold it.
     """
     found: list[Run] = []
     for run in project.store.runs.unfinished():
-        if run.keeps and run.sandbox == project.row.id:
+        if run.keeps and run.sandbox == project.row.id and is_left(run):
             found += _try_hold(project, project.row, run)
     return tuple(found)
 
@@ -274,7 +277,7 @@ def _hold(project: Project, sandbox: SandboxRow, left: UnfinishedRun) -> list[Ru
     drop_caches(store, run.id)
     remove_tree(spill_dir(store.state, run.id))
     limits = Limits(layer_bytes=left.layer_bytes, layer_entries=left.layer_entries)
-    held = _hold_written(project, _reopened(project, sandbox, run, rows), limits)
+    held = _hold_written(project.replace(row=sandbox), _reopened(project, sandbox, run, rows), limits)
     return [held] if held.held or held.outcome is not None else []
 
 
@@ -293,10 +296,20 @@ def _reopened(project: Project, sandbox: SandboxRow, run: Run, rows: list[LayerR
         for root, row in by_root.items()
     }
     stacks = tuple(
-        stack.replace(open=layers[stack.live], base=stack.base or left_base(project, layers[stack.live].id))
+        stack.replace(
+            open=layers[stack.live],
+            base=stack.base or left_base(project, layers[stack.live].id),
+            sealed=tuple(layer for layer in stack.sealed if _is_older(project.store, layer, run)),
+        )
         for stack in stacks
     )
     return OpenRun(run=run, project=project.path, stacks=stacks)
+
+
+def _is_older(store: Store, layer: SealedLayer, run: Run) -> bool:
+    """Tell whether a layer was sealed before a run began, which then stood on it."""
+    found = store.runs.find(layer.run)
+    return found is None or found.ended_ns is None or found.ended_ns < run.started_ns
 
 
 def _hold_written(project: Project, under_way: OpenRun, limits: Limits) -> Run:
@@ -309,6 +322,11 @@ def _hold_written(project: Project, under_way: OpenRun, limits: Limits) -> Run:
     except (OSError, UnspillError):
         # What can't be read now is kept all the same
         ended = ended.replace(held=True)
+    if ended.held and has_others(project.store, under_way):
+        apart = beside.find_apart(project, under_way, changes)
+        if apart is not None:
+            under_way = beside.move_apart(project, under_way, apart)
+            ended = ended.replace(sandbox=under_way.run.sandbox)
     if ended.held:
         keep_bases(project, under_way, changes)
     (seal_run if ended.held else drop_run)(project.store, under_way, ended, fold=False)

@@ -26,7 +26,7 @@ import time
 from unspill.errors import UnspillError, UsageError
 from unspill.git.files import find_by_name, find_objects
 from unspill.host.places import WalkBounds, find_named
-from unspill.layers.lifecycle import do_aside, load_stacks
+from unspill.layers.lifecycle import SEARCH_NAME, do_aside, load_stacks
 from unspill.layers.mask import find_mask
 from unspill.model.policy import DAY_NS
 from unspill.model.run import Exited, Hint
@@ -295,7 +295,7 @@ def search_aside(project: Project) -> None:
     ]
     if due:
         _searching.update(due)
-        if not do_aside("unspill-aside", lambda: _search_all(project, due)):
+        if not do_aside(SEARCH_NAME, lambda: _search_all(project, due)):
             _searching.difference_update(due)
 
 

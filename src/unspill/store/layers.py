@@ -138,6 +138,14 @@ class LayerTable(Table):
         """Record the time mark of an open layer."""
         self._db.change("UPDATE layers SET mark_ns = ? WHERE id = ? AND state = 'open'", (mark_ns, layer))
 
+    def pass_on(self, run: RunId, other: RunId) -> None:
+        """Record that the open layers of one run are written by another from now on."""
+        self._db.change("UPDATE layers SET run = ? WHERE run = ? AND state = 'open'", (other, run))
+
+    def move(self, run: RunId, sandbox: SandboxId) -> None:
+        """Give the open layers of a run to another sandbox."""
+        self._db.change("UPDATE layers SET sandbox = ? WHERE run = ? AND state = 'open'", (sandbox, run))
+
     def add_sealed(self, layer: LayerRow) -> None:
         """Record a layer that is sealed from the beginning, on top of its stack."""
         self._db.change(
@@ -165,14 +173,27 @@ class LayerTable(Table):
                 self._db.change("UPDATE layers SET seq = (SELECT max(seq) + 1 FROM layers) WHERE id = ?", (row.id,))
 
     def seal(self, layer: LayerId, mark_ns: int) -> bool:
-        """Make an open layer a sealed one; tell whether it was still there."""
+        """Make an open layer a sealed one, on top of its stack; tell whether it was still there."""
         sql = "UPDATE layers SET state = 'sealed', mark_ns = ? WHERE id = ? AND state = 'open'"
-        return self._db.change(sql, (mark_ns, layer)) == 1
+        if self._db.change(sql, (mark_ns, layer)) != 1:
+            return False
+        # Others that began later may have ended before
+        self._db.change(
+            "UPDATE layers SET seq = (SELECT max(seq) + 1 FROM layers) WHERE id = ? AND EXISTS (SELECT 1 FROM layers"
+            " AS other WHERE other.sandbox = layers.sandbox AND other.state = 'sealed' AND other.seq > layers.seq)",
+            (layer,),
+        )
+        return True
 
     def sealed(self, sandbox: SandboxId) -> tuple[LayerRow, ...]:
         """Return a sandbox's sealed layers of all roots, oldest first."""
         sql = f"SELECT {_LAYER} FROM layers WHERE sandbox = ? AND state = 'sealed' ORDER BY seq"
         return tuple(map(_to_layer, self._db.rows(sql, (sandbox,))))
+
+    def sealed_ids(self, sandbox: SandboxId) -> tuple[str, ...]:
+        """Return the ids of those, for whoever only wants to know whether they are still the same."""
+        sql = "SELECT id FROM layers WHERE sandbox = ? AND state = 'sealed' ORDER BY seq"
+        return tuple(as_text(row[0]) for row in self._db.rows(sql, (sandbox,)))
 
     def open(self, sandbox: SandboxId) -> tuple[LayerRow, ...]:
         """Return the layers that runs of a sandbox are writing, or left when they died."""
@@ -326,10 +347,22 @@ class CacheTable(Table):
                 [(latest, row.id) for row in layers],
             )
 
+    def pass_on(self, run: RunId, other: RunId) -> None:
+        """Record that the open layers of one run are written by another from now on."""
+        self._db.change("UPDATE caches SET run = ? WHERE run = ? AND state = 'open'", (other, run))
+
     def open_of_run(self, run: RunId) -> tuple[LayerId, ...]:
         """Return the open cache layers of one run."""
         rows = self._db.rows("SELECT id FROM caches WHERE run = ? AND state = 'open'", (run,))
         return tuple(LayerId(as_id(row[0])) for row in rows)
+
+    def runs_left(self) -> tuple[RunId, ...]:
+        """Return runs that have ended and still have open layers: kept for the next one, or left by a dead process."""
+        sql = (
+            "SELECT DISTINCT run FROM caches WHERE state = 'open'"
+            " AND run NOT IN (SELECT id FROM runs WHERE ended_ns IS NULL)"
+        )
+        return tuple(RunId(as_id(row[0])) for row in self._db.rows(sql))
 
     def take_unused(self) -> tuple[LayerId, ...]:
         """Forget and return retired layers that no run can have mounted: all open ones began after the retirement."""

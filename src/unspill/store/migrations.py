@@ -377,6 +377,16 @@ def m019_argv_left_out(db: Database) -> None:
     db.change("ALTER TABLE runs ADD COLUMN argv_left_out INTEGER NOT NULL DEFAULT 0")
 
 
+def m020_span(db: Database) -> None:
+    """Say of a run in a live sandbox with which others it shared its layers: the numbers of all of them."""
+    db.change("ALTER TABLE runs ADD COLUMN span TEXT NOT NULL DEFAULT ''")
+
+
+def m021_ports(db: Database) -> None:
+    """Keep what went through the ports of a run."""
+    db.change("ALTER TABLE traffic ADD COLUMN ports TEXT NOT NULL DEFAULT '[]'")
+
+
 MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m001_sandboxes,
     m002_runs,
@@ -397,4 +407,6 @@ MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m017_shown,
     m018_held_runs,
     m019_argv_left_out,
+    m020_span,
+    m021_ports,
 )

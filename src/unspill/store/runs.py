@@ -19,6 +19,7 @@ from unspill.model.run import (
     LimitReached,
     NeverStarted,
     Output,
+    PortTraffic,
     Run,
     RunId,
     SandboxId,
@@ -78,7 +79,11 @@ LIMIT_NAMES: tuple[LimitName, ...] = (
 _COLUMNS = (
     "id, sandbox, number, started_ns, ended_ns, outcome, outcome_number, outcome_text, outcome_remedy,"
     " changed, held, cwd, argv, stdout_left_out, stdout_file, stderr_left_out, stderr_file,"
-    " stdout_head, stdout_tail, stderr_head, stderr_tail, sandboxed, argv_left_out"
+    " stdout_head, stdout_tail, stderr_head, stderr_tail, sandboxed, argv_left_out, span"
+)
+_OWNED = (
+    "id, owner_pid, owner_started, owner_boot, owner_pids, started_ns, sandbox, after_cancel, layer_bytes,"
+    " layer_entries"
 )
 
 
@@ -207,11 +212,23 @@ class RunTable(Table):
 
     def unfinished(self) -> tuple[UnfinishedRun, ...]:
         """Return the runs of all sandboxes that have no end yet."""
-        rows = self._db.rows(
-            "SELECT id, owner_pid, owner_started, owner_boot, owner_pids, started_ns, sandbox, after_cancel,"
-            " layer_bytes, layer_entries FROM runs WHERE ended_ns IS NULL"
+        return tuple(map(_to_unfinished, self._db.rows(f"SELECT {_OWNED} FROM runs WHERE ended_ns IS NULL")))
+
+    def find_owned(self, run: RunId) -> UnfinishedRun | None:
+        """Return a run, ended or not, with the process that answers or answered for it."""
+        rows = self._db.rows(f"SELECT {_OWNED} FROM runs WHERE id = ?", (run,))
+        return _to_unfinished(rows[0]) if rows else None
+
+    def share(self, sandbox: SandboxId, numbers: Sequence[int]) -> None:
+        """Record that runs of a live sandbox shared their layers: what one changed, each may have."""
+        text = " ".join(map(str, numbers))
+        self._db.change_each(
+            "UPDATE runs SET span = ? WHERE sandbox = ? AND number = ?", [(text, sandbox, number) for number in numbers]
         )
-        return tuple(map(_to_unfinished, rows))
+
+    def move(self, run: RunId, sandbox: SandboxId) -> None:
+        """Give a run to another sandbox, which has none of its number."""
+        self._db.change("UPDATE runs SET sandbox = ? WHERE id = ?", (sandbox, run))
 
     def disown(self, run: RunId) -> None:
         """Record that the owner of a run is dead, and that nothing of the run is alive: nobody need look again."""
@@ -263,16 +280,23 @@ class RunTable(Table):
 
 
 class TrafficTable(Table):
-    """Connections and denials by run: one text each, since they are only ever read together."""
+    """Connections, denials and ports by run: one text each, since they are only ever read together."""
 
     __slots__ = ()
 
     def put(self, run: RunId, traffic: Traffic) -> None:
         """Record what a run had; the first thousand of each kind."""
-        more = sum(max(0, len(kind) - KEPT_ROWS) for kind in (traffic.connections, traffic.denials))
+        kinds: tuple[tuple[Record, ...], ...] = (traffic.connections, traffic.denials, traffic.ports)
+        more = sum(max(0, len(kind) - KEPT_ROWS) for kind in kinds)
         self._db.change(
-            "INSERT OR REPLACE INTO traffic (run, connections, denials, left_out) VALUES (?, ?, ?, ?)",
-            (run, _to_text(traffic.connections), _to_text(traffic.denials), traffic.left_out + more),
+            "INSERT OR REPLACE INTO traffic (run, connections, denials, ports, left_out) VALUES (?, ?, ?, ?, ?)",
+            (
+                run,
+                _to_text(traffic.connections),
+                _to_text(traffic.denials),
+                _to_text(traffic.ports),
+                traffic.left_out + more,
+            ),
         )
 
     def find(self, run: RunId) -> Traffic | None:
@@ -281,14 +305,15 @@ class TrafficTable(Table):
         Raises:
             StoreDamaged: the row is none of ours.
         """
-        rows = self._db.rows("SELECT connections, denials, left_out FROM traffic WHERE run = ?", (run,))
+        rows = self._db.rows("SELECT connections, denials, ports, left_out FROM traffic WHERE run = ?", (run,))
         if not rows:
             return None
-        connections, denials, left_out = rows[0]
+        connections, denials, ports, left_out = rows[0]
         try:
             return Traffic(
                 connections=tuple(Connection(**fields) for fields in _from_text(as_text(connections))),
                 denials=tuple(Denial(**fields) for fields in _from_text(as_text(denials))),
+                ports=tuple(PortTraffic(**fields) for fields in _from_text(as_text(ports))),
                 left_out=as_int(left_out),
             )
         except (TypeError, ValueError) as error:
@@ -371,6 +396,7 @@ def _to_run(row: Row) -> Run:
         held=bool(as_int(held)),
         sandboxed=bool(as_int(rest[16])),
         argv_left_out=as_int(rest[17]),
+        shared_with=tuple(found for word in as_text(rest[18]).split() if (found := int(word)) != as_int(number)),
     )
 
 

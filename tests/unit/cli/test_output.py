@@ -27,6 +27,7 @@ from unspill.cli.output import (
     operation_exit_code,
     outcome_form,
     output_form,
+    port_lines,
     progress_text,
     recovered_lines,
     refused_lines,
@@ -45,6 +46,7 @@ from unspill.model.run import (
     LimitReached,
     NeverStarted,
     Output,
+    PortTraffic,
     Run,
     RunId,
     Signalled,
@@ -269,8 +271,22 @@ def test_what_a_command_chose_is_shown_safely() -> None:
 
 
 def test_the_values_of_traffic_are_those_of_the_records() -> None:
-    form = traffic_form([made()], [denied("evil.org")])
-    assert form == {"connections": [made().as_dict()], "denials": [denied("evil.org").as_dict()]}
+    port = PortTraffic(is_published=True, inside=8000, host=8001, connections=2, up=10, down=20)
+    form = traffic_form([made()], [denied("evil.org")], [port])
+    assert form == {
+        "connections": [made().as_dict()],
+        "denials": [denied("evil.org").as_dict()],
+        "ports": [port.as_dict()],
+    }
+
+
+def test_a_port_has_a_line_with_what_went_through_it() -> None:
+    port = PortTraffic(is_published=True, inside=8000, host=8001, connections=1, up=10, down=2048, refused=3, failed=1)
+    assert port_lines([port, PortTraffic(is_published=False, inside=11434, host=11434, connections=2)]) == [
+        "  published 8000 at 127.0.0.1:8001: 1 connection, 2.0 KiB in, 10 bytes out, 3 refused (too many at once),"
+        " 1 found no server",
+        "  exposed 11434: 2 connections, 0 bytes in, 0 bytes out",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@
 import os
 import signal
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from types import FrameType
 
 import pytest
 
-from unspill.host.libc import DeferredSignals
+from unspill.host.libc import DeferredSignals, RaisingSignals, Terminated
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -108,3 +110,27 @@ def test_without_the_block_it_is_handled_at_once(heard: list[int]) -> None:
     """The control arm."""
     os.kill(os.getpid(), signal.SIGINT)
     assert heard == [signal.SIGINT]
+
+
+@pytest.mark.parametrize(
+    ("raised", "number"), [(KeyboardInterrupt(), signal.SIGINT), (Terminated(signal.SIGTERM), signal.SIGTERM)]
+)
+def test_a_signal_whose_exception_python_swallows_comes_again(
+    heard: list[int], raised: KeyboardInterrupt, number: int
+) -> None:
+    def callback(_gone: object) -> None:
+        raise raised
+
+    class Watched:
+        pass
+
+    watched, before = Watched(), signal.getsignal(signal.SIGALRM)
+    deadline = time.monotonic() + 20
+    with RaisingSignals():
+        link = weakref.ref(watched, callback)
+        del watched
+        while not heard and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert link() is None
+    assert heard == [number]
+    assert signal.getsignal(signal.SIGALRM) == before

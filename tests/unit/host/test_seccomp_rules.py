@@ -189,6 +189,7 @@ def drawn_arguments(source: random.Random) -> tuple[int, ...]:
     return tuple(one | other << 32 for one, other in zip(low, high, strict=True))
 
 
+@pytest.mark.any_python
 @every_filter
 def test_every_number_gets_the_verdict_of_the_rules(machine: str, profile: Profile) -> None:
     program, source = build_filter(machine, profile), random.Random(4)
@@ -201,6 +202,7 @@ def test_every_number_gets_the_verdict_of_the_rules(machine: str, profile: Profi
             assert run(program, call)[0] == expected(verdict, arguments), (number, verdict, arguments)
 
 
+@pytest.mark.any_python
 @every_filter
 def test_a_number_that_is_not_known_does_not_exist(machine: str, profile: Profile) -> None:
     newest = len(verdicts(machine, profile)) - 1
@@ -268,6 +270,7 @@ def assert_follows(program: bytes, known: list[Verdict], source: random.Random) 
     assert run(program, Call(7, len(known)))[0] == ERRNO | ENOSYS
 
 
+@pytest.mark.any_python
 @given(st.lists(st.tuples(st.sampled_from(VERDICTS), st.integers(1, 4)), min_size=1, max_size=60), st.randoms())
 def test_any_list_of_verdicts_becomes_a_program_that_follows_it(
     runs: list[tuple[Verdict, int]], source: random.Random
@@ -278,6 +281,7 @@ def test_any_list_of_verdicts_becomes_a_program_that_follows_it(
     assert_follows(program, known, source)
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("kinds", [2, 5, 7])
 def test_a_program_longer_than_a_jump_reaches_is_still_right(kinds: int) -> None:
     source = random.Random(kinds)
@@ -371,6 +375,7 @@ def test_of_all_32_bit_numbers_exactly_the_listed_ones_pass(machine: str, profil
     assert {answer for _, _, answer in ranges} == {ALLOW, ERRNO | ENOTTY}
 
 
+@pytest.mark.any_python
 @every_ioctl_filter
 def test_the_ranges_are_what_single_numbers_get(machine: str, profile: Profile) -> None:
     source, listed = random.Random(6), set(ALLOWED.values())

@@ -720,6 +720,7 @@ def test_what_can_not_be_merged_fails(tmp_path: Path, uppers: tuple[Path, Path],
 
 
 @pytest.mark.slow
+@pytest.mark.any_python
 def test_whiteouts_may_have_more_links_than_one_inode_can_count(tmp_path: Path, uppers: tuple[Path, Path]) -> None:
     """The time buys 70,000 links, or as many as one inode of this filesystem can have."""
     first = os.fsencode(uppers[0]) + b"/0"

@@ -15,6 +15,7 @@ from unspill.model.plan import HostNetwork, NoNetwork, ProxyNetwork
 from unspill.model.run import Traffic
 from unspill.network import proxy as module
 from unspill.network.proxy import Gate, make_gate
+from unspill.network.relay import connections_at_once
 
 PROXY = ProxyNetwork(hosts=("example.org",))
 
@@ -120,7 +121,7 @@ def test_a_listener_is_closed_where_there_can_be_no_proxy(
 
         monkeypatch.setattr("threading.Thread.start", refuse)
     else:
-        monkeypatch.setattr(module, "_connections_at_once", lambda: 4)
+        monkeypatch.setattr(module, "connections_at_once", lambda _most: 4)
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     with pytest.raises(SandboxUnavailable, match="proxy can't be started"):
         gate.serve(descriptor)
@@ -132,7 +133,7 @@ def test_a_listener_is_closed_where_there_can_be_no_proxy(
 @pytest.mark.parametrize(("soft", "least", "most"), [(70, 4, 4), (200, 20, 68), (1024, 400, 480), (4096, 1024, 1024)])
 def test_connections_leave_room_for_what_else_the_process_does(soft: int, least: int, most: int, bounded: None) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    assert least <= module._connections_at_once() <= most
+    assert least <= connections_at_once(1024) <= most
 
 
 def test_only_a_process_of_ours_gets_a_higher_bound(bounded: None) -> None:

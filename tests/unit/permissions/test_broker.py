@@ -26,7 +26,7 @@ from unspill.model.permission import (
     WritableRoot,
 )
 from unspill.model.policy import Policy, Rules
-from unspill.permissions.approvers import Approver, DenyAll, Queue, Terminal
+from unspill.permissions.approvers import Approver, DenyAll, Queue, TerminalApprover
 from unspill.permissions.broker import find_pause
 from unspill.store.permissions import Recent
 
@@ -408,7 +408,7 @@ def test_without_the_limit_every_question_is_asked(office: Office) -> None:
 
 UNSEEN: dict[str, Approver] = {
     "nobody answers": DenyAll(),
-    "there is no terminal": Terminal(path=b"/there/is/no/terminal"),
+    "there is no terminal": TerminalApprover(path=b"/there/is/no/terminal"),
 }
 
 

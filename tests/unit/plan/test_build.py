@@ -21,6 +21,7 @@ from unspill.layers.lifecycle import make_skeleton
 from unspill.model.plan import (
     PROXY_PORT,
     Bind,
+    CacheLayer,
     Dev,
     File,
     HostNetwork,
@@ -36,7 +37,7 @@ from unspill.model.plan import (
 )
 from unspill.model.policy import GIB, MIB, Limits, Policy
 from unspill.plan.argv import bwrap_options
-from unspill.plan.build import COMMAND_FILE, HOST_NETWORK, build_plan
+from unspill.plan.build import COMMAND_FILE, HOST_NETWORK, build_plan, with_other_layers
 from unspill.plan.environ import NODE_SCRIPT_PATH
 from unspill.plan.explain import explain, paste_command
 from unspill.plan.view import check_no_mounts_beneath_roots, find_cover, is_writable_mount
@@ -171,6 +172,20 @@ def test_a_stack_without_an_open_layer_is_shown_read_only() -> None:
 def test_several_roots_have_an_overlay_each() -> None:
     ordered = mounts(stacks=(stack(PROJECT), stack(b"/srv/y")))
     assert [op.dest for op in ordered if isinstance(op, Overlay) and op.upper] == [b"/srv/y", PROJECT]
+
+
+@pytest.mark.parametrize("view", ["sealed", "host"])
+def test_other_layers_make_no_other_difference_to_a_plan(view: Any) -> None:
+    """A live sandbox plans once, and puts the layers of each command into that."""
+    caches = (cache(HOME + b"/.cache/pip"), cache(HOME + b"/.npm"))
+    for roots in ((PROJECT,), (PROJECT, b"/srv/y")):
+        first = given(stacks=tuple(map(stack, roots)), caches=caches, policy=Policy(view=view))
+        others = tuple(stack(root, sealed=3, layers=b"/elsewhere").replace(mask=b"/mask") for root in roots)
+        later = tuple(CacheLayer(path=old.path, stack=stack(old.path, layers=b"/elsewhere")) for old in caches)
+        expected = build_plan(first.replace(stacks=others, caches=later))
+        every = (*others, *(found.stack for found in later))
+        assert with_other_layers(build_plan(first), every) == expected
+    assert with_other_layers(build_plan(first), others[1:]) is None
 
 
 def test_without_an_identity_there_is_no_git_configuration() -> None:
@@ -485,13 +500,12 @@ def test_a_socket_below_a_readable_path_does_not_answer(tmp_path: Path, defended
     shown = ground.home + b"/notes"
     ground.write(shown + b"/text", b"")
     with socket.socket(socket.AF_UNIX) as server:
-        here = os.open("/", os.O_RDONLY)
+        here = os.getcwd()
         os.chdir(shown)
         try:
             server.bind("s")
         finally:
             os.chdir(here)
-            os.close(here)
         server.listen()
         given = ground.given("/usr/bin/python3", "-c", CONNECT, shown, policy=Policy(readable=(shown,)))
         plan = build_plan(given)

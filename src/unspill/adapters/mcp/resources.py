@@ -59,6 +59,8 @@ class Projects:
         if not sandboxes:
             raise UsageError("there is no project to serve", remedy="Name one: --project DIR")
         self.may_apply = may_apply
+        # A tool is there for all of them or for none
+        self.has_background = all(sandbox._project.means.has_live for sandbox in sandboxes)
         self._named = name_all(sandboxes)
         self._default = sandboxes[0] if len(sandboxes) == 1 else default
 
@@ -99,7 +101,8 @@ class Projects:
 
     def tools(self) -> list[Tool]:
         """Return what a client is told of the tools."""
-        boxes = {name: tools_of(sandbox, may_apply=self.may_apply) for name, sandbox in self._named.items()}
+        options = {"may_apply": self.may_apply, "has_background": self.has_background}
+        boxes = {name: tools_of(sandbox, **options) for name, sandbox in self._named.items()}
         columns = zip(*boxes.values(), strict=True)
         return [self._tool(dict(zip(boxes, tools, strict=True))) for tools in columns]
 

@@ -48,7 +48,8 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from unspill import __version__
-from unspill.adapters.answers import answer_error, own_failure
+from unspill.adapters.answers import answer_error, answer_run, own_failure
+from unspill.adapters.background import BackgroundRuns
 from unspill.adapters.files import places_of
 from unspill.adapters.mcp.questions import (
     LONGEST_S,
@@ -175,7 +176,7 @@ def make_server(
         NAME,
         version=__version__,
         instructions=_instructions(several),
-        lifespan=_calls,
+        lifespan=handlers.calls,
         on_list_tools=handlers.list_tools,
         on_call_tool=handlers.call_tool,
         on_list_resources=handlers.list_resources,
@@ -194,12 +195,6 @@ def _instructions(sandboxes: Sequence[Sandbox]) -> str:
     return INSTRUCTIONS if any(one.roots for one in places) else WITHOUT_PROJECT
 
 
-@asynccontextmanager
-async def _calls(_server: Server[Calls]) -> AsyncIterator[Calls]:
-    async with Calls() as calls:
-        yield calls
-
-
 class _Handlers:
     """What the server does for each kind of request."""
 
@@ -207,6 +202,23 @@ class _Handlers:
         self._projects = projects
         self._questions = questions
         self._history = CallHistory()
+        self._background = {}
+        if projects.has_background:
+            self._background = {one.id: self._make_background(one) for one in projects.named.values()}
+
+    def _make_background(self, sandbox: Sandbox) -> BackgroundRuns:
+        # Only what they applied: what they print has a tool of its own
+        return BackgroundRuns(sandbox, lambda result: self._history.add(sandbox, "background", answer_run(result)))
+
+    @asynccontextmanager
+    async def calls(self, _server: Server[Calls]) -> AsyncIterator[Calls]:
+        """Return the calls of a server, in a block at whose end nothing of them runs any more."""
+        async with Calls(self._end_background) as calls:
+            yield calls
+
+    def _end_background(self) -> None:
+        for runs in self._background.values():
+            runs.close()
 
     async def list_tools(self, _context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
         """Return the tools as they are for these projects."""
@@ -261,6 +273,7 @@ class _Handlers:
                 may_apply=self._projects.may_apply,
                 where=where,
                 is_mine=lambda operation: self._history.has_operation(sandbox, operation.number),
+                background=self._background.get(sandbox.id),
             )
             self._history.add(sandbox, params.name, answer)
             return with_open_questions(answer, approver)
@@ -413,9 +426,10 @@ def _name_of(context: Context) -> str:
 
 
 class Calls:
-    """The calls of a server; leaving the `async with` ends them all."""
+    """The calls of a server; leaving the `async with` ends them all, and then does what `at_end` says, in a thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_end: Callable[[], None] = lambda: None) -> None:
+        self._at_end = at_end
         self._under_way: set[Call] = set()
         self._paused: dict[str, Call] = {}
         # By place: what waits for its turn in one project must not hold up another, nor a look at either
@@ -437,6 +451,7 @@ class Calls:
         ending = [asyncio.ensure_future(call.end()) for call in tuple(self._under_way)]
         if ending:
             await asyncio.wait(ending)
+        await call_in_thread(lambda _fd: self._at_end())
 
     def slots(self, place: str) -> asyncio.Semaphore:
         """Return what bounds how much is done at once at a place: in a project, or `READING`."""

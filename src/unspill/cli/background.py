@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`unspill ps`, `logs` and `stop`: commands that go on in the background, in a sandbox that a keeper has."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from unspill.cli.main import NO_PROJECT, Option, named_project, open_sandbox, verb
+from unspill.cli.output import count_text, decoded, print_json, result_form, result_lines, when_text
+from unspill.cli.run import TerminalOutput, print_background
+from unspill.errors import UsageError
+from unspill.model.run import Exited, OutputChunk
+from unspill.policy.paths import quote
+from unspill.sandbox.keeper import find_keeper, find_keepers, from_form
+from unspill.sandbox.project import find_own_locations, find_project
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from unspill.cli.main import Arguments
+    from unspill.sandbox.keeper import KeeperLink
+    from unspill.sandbox.result import RunResult
+    from unspill.sandbox.sandbox import Sandbox
+
+_INTERRUPTED = 130
+_LONGEST_COMMAND = 120
+
+
+@verb("List background runs: of all your projects, or of the one that --project names.")
+def ps(arguments: Arguments) -> int:
+    """List what runs in the background."""
+    wanted, name = named_project(arguments), arguments.value("--sandbox")
+    found = []
+    for link in find_keepers(find_own_locations().state):
+        with link:
+            kept = link.ask("list")
+        project = None if kept["project"] is None else os.fsencode(kept["project"])
+        if (wanted is None or project == wanted) and name in (None, kept["sandbox"]):
+            found.append((project, kept))
+    if arguments.flag("--json"):
+        print_json({"sandboxes": [kept for _project, kept in found]})
+        return 0
+    here = find_project(os.path.realpath(os.getcwdb()))
+    for project, kept in found:
+        place = "" if project == here else " without a project" if project is None else f" in {quote(project)}"
+        for run in kept["runs"]:
+            print(_run_line(run, f"{quote(kept['sandbox'].encode())}{place}"))
+    if not any(kept["runs"] for _project, kept in found):
+        print("Nothing runs in the background.")
+    return 0
+
+
+def _run_line(run: dict[str, Any], where: str) -> str:
+    state = "running" if run["alive"] else "failed" if run["problem"] else f"exit {run['exit_code']}"
+    command = " ".join(quote(os.fsencode(word)) for word in run["command"])
+    return f"{run['number']:>6}  {when_text(run['started_ns'])}  {state:<10}  {where:<12}  {command[:_LONGEST_COMMAND]}"
+
+
+@verb(
+    "Print what a background run has printed: RUN, or the last one of the sandbox.",
+    Option(name="--follow", short="-f", help="go on printing until it ends; Ctrl-C ends only this"),
+    NO_PROJECT.replace(help="a run without a project"),
+    positional="[NAME|RUN]",
+    most=1,
+)
+def logs(arguments: Arguments) -> int:
+    """Print the output of a background run."""
+    number, sandbox = _named(arguments)
+    link = find_keeper(sandbox._project.store.state, sandbox.id)
+    if link is None:
+        return _print_stored(arguments, sandbox, number)
+    with link:
+        runs = [run["number"] for run in link.ask("list")["runs"]]
+        if number is None and not runs:
+            raise _nothing(sandbox)
+        if number is not None and number not in runs:
+            return _print_stored(arguments, sandbox, number)
+        chosen = runs[-1] if number is None else number
+        if arguments.flag("--json"):
+            return _print_json(link, chosen)
+        stream = TerminalOutput()
+        try:
+            return print_background(link, chosen, stream.pass_on, follow=arguments.flag("--follow"))
+        except KeyboardInterrupt:
+            return _INTERRUPTED
+        finally:
+            stream.settle()
+
+
+def _print_json(link: KeeperLink, number: int) -> int:
+    text, offset, lost = b"", 0, 0
+    while True:
+        found = link.ask("output", run=number, offset=offset, timeout=0.0)
+        piece, offset, lost = from_form(found["text"]), found["next"], lost + found["lost"]
+        text += piece
+        if not piece:
+            print_json({"run": found["run"], "output": decoded(text), "lost": lost})
+            return 0
+
+
+def _print_stored(arguments: Arguments, sandbox: Sandbox, number: int | None) -> int:
+    """Print what is kept of a run that no keeper has any more."""
+    if number is None:
+        raise _nothing(sandbox)
+    run = sandbox.find_run(number)
+    if arguments.flag("--json"):
+        left_out = run.stdout.left_out + run.stderr.left_out
+        text = run.stdout.kept() + run.stderr.kept()
+        print_json({"run": {"number": run.number, "alive": False}, "output": decoded(text), "lost": left_out})
+        return 0
+    stream = TerminalOutput()
+    for kept in (run.stdout, run.stderr):
+        stream.pass_on(OutputChunk(stream="stdout", chunk=kept.head))
+        if kept.left_out:
+            print(f"unspill: {count_text(kept.left_out, 'byte')} in between are not kept", file=sys.stderr, flush=True)
+        stream.pass_on(OutputChunk(stream="stdout", chunk=kept.tail))
+    stream.settle()
+    return 0
+
+
+@verb(
+    "End a background run (RUN), or all of a sandbox, and say what became of what they changed.",
+    NO_PROJECT.replace(help="runs without a project"),
+    positional="[NAME|RUN]",
+    most=1,
+)
+def stop(arguments: Arguments) -> int:
+    """End background runs."""
+    number, sandbox = _named(arguments)
+    link = find_keeper(sandbox._project.store.state, sandbox.id)
+    if link is None:
+        if number is not None:
+            raise _nothing(sandbox)
+        if arguments.flag("--json"):
+            print_json({"results": []})
+        else:
+            print(f"Nothing runs in the background in sandbox {sandbox.name!r}.")
+        return 0
+    with link:
+        results = link.results("stop", **({} if number is None else {"run": number}))
+    if arguments.flag("--json"):
+        print_json({"results": [result_form(result) for result in results]})
+        return 0
+    if not results:
+        print(f"Stopped sandbox {sandbox.name!r}: nothing ran in the background.")
+    for result in results:
+        print(f"Stopped run {result.number}.")
+        _print_result(result, sandbox)
+    return 0
+
+
+def _print_result(result: RunResult, sandbox: Sandbox) -> None:
+    # How it ended is no news: it was stopped
+    for line in result_lines(result.replace(outcome=Exited(code=0)), sandbox):
+        print(line)
+
+
+def _named(arguments: Arguments) -> tuple[int | None, Sandbox]:
+    """Return the run and the sandbox that a person names: by its number, by the sandbox's name, or by options."""
+    number = None
+    for word in arguments.words:
+        if word.isdecimal():
+            number = int(word)
+        elif arguments.flag("--sandbox"):
+            raise UsageError("the sandbox is named twice", remedy="Leave out `--sandbox`.")
+        else:
+            arguments.add("--sandbox", word)
+    return number, open_sandbox(arguments)
+
+
+def _nothing(sandbox: Sandbox) -> UsageError:
+    return UsageError(
+        f"nothing runs in the background in sandbox {sandbox.name!r}",
+        remedy="`unspill ps` lists what does; `unspill log` lists runs that have ended.",
+    )

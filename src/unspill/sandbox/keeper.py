@@ -1,0 +1,784 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A keeper: a small process of the person's own that has one live sandbox, so that commands outlive their terminal.
+
+It is started by the first background run of a sandbox. It ends when it is stopped, or when no background run is left
+and nobody talks to it; what was changed is applied or held first. Killed, it takes everything in the sandbox with it.
+
+Whoever starts one has a file locked, and the keeper inherits that descriptor: so there is one keeper of a sandbox at
+most. Its first client comes by a socket pair; for all others it listens in the state directory, where nobody else can
+reach it. It serves processes of its own user, in its own user namespace: no sandbox has either.
+
+A message is a length and JSON. What a client says is data: fixed words, and no kind of object is made of them.
+"""
+
+from __future__ import annotations
+
+import binascii
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+
+from unspill import __version__, errors
+from unspill.errors import SandboxUnavailable, UnspillError, UsageError
+from unspill.host.dirfd import make_pipe
+from unspill.layers.locks import SandboxLock, keeper_files, refuse_served, tell_kept
+from unspill.model import change, operation, run
+from unspill.model.run import InheritedInput, NeverStarted, RunId, SandboxId, Started, exit_code_of
+from unspill.record import Record
+from unspill.sandbox.result import RunResult, unsettled_text
+from unspill.sandbox.sandbox import Sandbox
+from unspill.sandbox.scan import cancelled_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, Self
+
+    from unspill.model.policy import After
+    from unspill.model.run import Event
+    from unspill.runner.background import BackgroundRun
+    from unspill.runner.watch import AttachedTerminal
+    from unspill.sandbox.ports import WantedPorts
+
+_LENGTH_BYTES = 4
+# A command has at most 2 MiB, its variables too, and JSON may take six letters for each of their bytes
+_LONGEST_REQUEST = 32 << 20
+_LONGEST_ANSWER = 1 << 31
+_MOST_CLIENTS = 64
+_MOST_ENDED = 20
+_MOST_OUTPUT = 1 << 18
+# How long a command may take to end by itself, and a client to read what its command has printed
+_GRACE_S = 2.0
+_LAST_WORDS_S = 5.0
+_LONGEST_WAIT_S = 10.0
+_PAUSE_S = 0.02
+_LOST = "the keeper of this sandbox was killed, and with it all that ran in it"
+_LOST_REMEDY = "The next run of the sandbox holds what they had changed: see `unspill changes`."
+# By name: those that results consist of
+_KINDS = {
+    kind.__name__: kind
+    for kind in (RunResult, *(found for module in (change, operation, run) for found in vars(module).values()))
+    if isinstance(kind, type) and issubclass(kind, Record)
+}
+
+
+def to_form(value: Any) -> Any:
+    """Return a value as JSON has it: records by the name of their class."""
+    if isinstance(value, Record):
+        return {"is": type(value).__name__, **{name: to_form(part) for name, part in value.as_dict().items()}}
+    if isinstance(value, bytes):
+        return {"is": "bytes", "of": binascii.b2a_base64(value, newline=False).decode()}
+    return [to_form(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+def from_form(form: Any) -> Any:
+    """Return what `to_form` was given."""
+    if isinstance(form, list):
+        return tuple(from_form(part) for part in form)
+    if not isinstance(form, dict):
+        return form
+    if form["is"] == "bytes":
+        return binascii.a2b_base64(form["of"])
+    return _KINDS[form["is"]](**{name: from_form(part) for name, part in form.items() if name != "is"})
+
+
+def send(sock: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+    """Send one message, with descriptors."""
+    content = json.dumps(message).encode()
+    whole = memoryview(len(content).to_bytes(_LENGTH_BYTES, "big") + content)
+    sent = socket.send_fds(sock, [whole], descriptors)
+    # Nothing is not sent: whoever has read all may be gone by now
+    if sent < len(whole):
+        sock.sendall(whole[sent:])
+
+
+def receive(sock: socket.socket, most: int) -> tuple[dict[str, Any], list[int]] | None:
+    """Return the next message and its descriptors; None at the end, or if it is none."""
+    head, descriptors, _flags, _address = socket.recv_fds(sock, _LENGTH_BYTES, 1)
+    try:
+        head += _receive_whole(sock, _LENGTH_BYTES - len(head)) if head else b""
+        length = int.from_bytes(head, "big")
+        content = _receive_whole(sock, length) if 0 < length <= most else b""
+        message = json.loads(content) if content else None
+    except (ValueError, RecursionError, OSError):
+        message = None
+    if isinstance(message, dict):
+        return message, descriptors
+    for fd in descriptors:
+        os.close(fd)
+    return None
+
+
+def _receive_whole(sock: socket.socket, count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        piece = sock.recv(min(count - len(found), 1 << 20))
+        if not piece:
+            return b""
+        found += piece
+    return bytes(found)
+
+
+def _error_form(error: UnspillError) -> dict[str, str]:
+    return {"kind": type(error).__name__, "message": error.message, "remedy": error.remedy}
+
+
+def _to_error(form: dict[str, str]) -> UnspillError:
+    kind = getattr(errors, form["kind"], SandboxUnavailable)
+    if not (isinstance(kind, type) and issubclass(kind, UnspillError)) or kind is errors.FileError:
+        kind = SandboxUnavailable
+    made: UnspillError = kind(form["message"], remedy=form["remedy"])
+    return made
+
+
+def is_own_peer(sock: socket.socket) -> bool:
+    """Tell whether the other end is a process of this user that is in no sandbox."""
+    # Process, user and group, as numbers of four bytes
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    pid, uid = (int.from_bytes(raw[at : at + 4], sys.byteorder) for at in (0, 4))
+    if uid != os.getuid():
+        return False
+    try:
+        return os.stat(f"/proc/{pid}/ns/user").st_ino == os.stat("/proc/self/ns/user").st_ino
+    except OSError:
+        return False
+
+
+class KeeperLink:
+    """A client's connection to a keeper. Use it in a `with` block."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def ask(self, what: str, descriptors: tuple[int, ...] = (), **words: Any) -> dict[str, Any]:
+        """Ask for something and return the first answer.
+
+        Raises:
+            UnspillError: what the keeper raised; or SandboxUnavailable if it is gone.
+        """
+        try:
+            send(self.sock, {"do": what, **words}, descriptors)
+        except OSError as error:
+            raise SandboxUnavailable(_LOST, remedy=_LOST_REMEDY) from error
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """Return the next answer. Raises as `ask`."""
+        return self.answer_with_descriptors()[0]
+
+    def answer_with_descriptors(self) -> tuple[dict[str, Any], list[int]]:
+        """Return the next answer and what came with it. Raises as `ask`."""
+        found = receive(self.sock, _LONGEST_ANSWER)
+        if found is None:
+            raise SandboxUnavailable(_LOST, remedy=_LOST_REMEDY)
+        if "error" in found[0]:
+            raise _to_error(found[0]["error"])
+        return found
+
+    def results(self, what: str, **words: Any) -> tuple[RunResult, ...]:
+        """Ask for something that ends runs, and return how they did."""
+        found: tuple[RunResult, ...] = from_form(self.ask(what, **words)["results"])
+        return found
+
+    def give_up(self) -> None:
+        """Cancel what was asked for; the answer still comes."""
+        self.sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        self.close()
+
+
+def find_keeper(state: bytes, sandbox: SandboxId) -> KeeperLink | None:
+    """Return a connection to the keeper of a sandbox, None if there is none.
+
+    Raises:
+        SandboxUnavailable: it is one of another version.
+    """
+    directory, name = os.path.split(keeper_files(state, sandbox)[1])
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _SocketDirectory(directory) as place:
+            sock.connect(place.path_of(name))
+        hello = receive(sock, _LONGEST_REQUEST) if is_own_peer(sock) else None
+    except OSError:
+        hello = None
+    if hello is None:
+        sock.close()
+        return None
+    if hello[0].get("version") != __version__:
+        sock.close()
+        pid = hello[0].get("pid")
+        raise SandboxUnavailable(
+            f"unspill {hello[0].get('version')} keeps this sandbox, and this is {__version__}",
+            remedy=f"Stop it, which applies or holds what was changed: kill {pid}",
+        )
+    return KeeperLink(sock)
+
+
+def find_keepers(state: bytes) -> Iterator[KeeperLink]:
+    """Yield a connection to each keeper of a state directory."""
+    suffix, directory = b".socket", state + b"/locks"
+    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
+        if name.endswith(suffix):
+            link = find_keeper(state, SandboxId(os.fsdecode(name.removesuffix(suffix))))
+            if link is not None:
+                yield link
+
+
+def reach_keeper(sandbox: Sandbox, on_wait: Callable[[], None]) -> KeeperLink:
+    """Return a connection to the keeper of a sandbox, started if there is none.
+
+    `on_wait` is called once if another one has to end first.
+
+    Raises:
+        UnspillError: it can't be started.
+    """
+    state = sandbox._project.store.state
+    sandbox._project.means.check_live()
+    has_told = False
+    while True:
+        link = find_keeper(state, sandbox.id)
+        if link is not None:
+            return link
+        lock = os.open(keeper_files(state, sandbox.id)[0], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(lock, 0)
+                return _start(sandbox, lock)
+            except BlockingIOError:
+                pass
+        finally:
+            os.close(lock)
+        # It begins, or ends
+        refuse_served(state, sandbox.id)
+        if not has_told:
+            on_wait()
+            has_told = True
+        time.sleep(_PAUSE_S)
+
+
+def is_busy(sandbox: Sandbox) -> bool:
+    """Tell whether somebody has a sandbox's lock right now: a live sandbox, or an operation."""
+    lock = SandboxLock(sandbox._project.store.state, sandbox.id)
+    if not lock.try_acquire():
+        return True
+    lock.release()
+    return False
+
+
+def _start(sandbox: Sandbox, lock: int) -> KeeperLink:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Python may be told by variables to run something else first, and the working directory may be a project
+    argv = [sys.executable, "-E", "-P", "-m", __name__]
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (theirs.fileno(), lock)]
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    actions += [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in zip((3, 4), high, strict=True)]
+    try:
+        os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
+    except OSError as error:
+        ours.close()
+        raise SandboxUnavailable(f"the keeper of the sandbox can't be started: {error}") from error
+    finally:
+        theirs.close()
+        for fd in high:
+            os.close(fd)
+    link = KeeperLink(ours)
+    try:
+        project = os.fsdecode(sandbox.project) if sandbox._project.roots else None
+        # Root is asked whether it may run at all, and nobody would hear that question
+        is_asked = os.getuid() != 0 and sandbox.policy.permissions.approver != "deny"
+        link.ask("open", project=project, name=sandbox.name, id=sandbox.id, asks=is_asked)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+class KeptSandbox:
+    """A sandbox that a keeper has alive, for who runs a command in it and waits. Its `run` is like `Sandbox.run`."""
+
+    def __init__(self, sandbox: Sandbox, link: KeeperLink) -> None:
+        self._sandbox = sandbox
+        self._link = link
+
+    def options(
+        self,
+        command: str | list[str],
+        working_dir: str | None,
+        env: Mapping[str, str],
+        timeout: float | None,
+        after: After | None,
+    ) -> dict[str, Any]:
+        """Return what a keeper has to know of a run: also the variables, as a run of this process would have them."""
+        own = self._sandbox.plan(command, working_dir=working_dir, env=env).environ
+        # Those that lead git to the proxy are counted, and come again
+        given = {os.fsdecode(name): os.fsdecode(value) for name, value in own if not name.startswith(b"GIT_CONFIG_")}
+        return {"working_dir": working_dir, "env": {**given, **env}, "timeout": timeout, "after": after}
+
+    def start(self, command: str | list[str], **options: Any) -> tuple[dict[str, Any], RunResult | None]:
+        """Start a background run; return what `unspill ps` shows of it, and its result if it could not be begun."""
+        found = self._link.ask("start", command=command, options=self.options(command, **options))
+        return found["run"], from_form(found["result"])
+
+    def open_ports(self, ports: WantedPorts) -> dict[int, int]:
+        """Open ports for as long as the keeper has the sandbox; return which of the host's leads to which inside."""
+        for port in ports.expose:
+            self._link.ask("expose", host=port)
+        asked = [(inside, self._link.ask("publish", inside=inside, host=host)) for inside, host in ports.publish]
+        return {answer["number"]: inside for inside, answer in asked}
+
+    def run(
+        self,
+        command: str | list[str],
+        *,
+        on_event: Callable[[Event], None],
+        stdin: int | None = None,
+        attach: AttachedTerminal | None = None,
+        limits: object = None,
+        approver: object = None,
+        network: bool = False,
+        hosts: Sequence[str] = (),
+        readable: Sequence[str] = (),
+        reveal: Sequence[str] = (),
+        roots: Sequence[str] = (),
+        unsandboxed: bool = False,
+        ports: WantedPorts | None = None,
+        alone: bool = False,
+        on_wait: object = None,
+        **options: Any,
+    ) -> RunResult:
+        """Run a command beside those that are alive. What a live sandbox can't have is refused.
+
+        Raises:
+            UnspillError: as `Live.run`.
+        """
+        del limits, approver, on_wait
+        if alone or ports is not None or network or hosts or readable or reveal or roots or unsandboxed:
+            raise UsageError(
+                f"background runs use sandbox {self._sandbox.name!r}, and what they share stays as it is",
+                remedy=f"End them first (unspill stop {self._sandbox.name}), or use another sandbox: --sandbox NAME.",
+            )
+        words = {"command": command, "options": self.options(command, **options)}
+        try:
+            if attach is None:
+                given = () if stdin is None else (stdin,)
+                return self._until_result(self._link.ask("run", given, **words), on_event)
+            # A terminal that does not know its size says 0
+            rows, columns = attach.size
+            send(self._link.sock, {"do": "terminal", **words, "size": [rows or 24, columns or 80]})
+            return self._until_detached(attach, on_event)
+        except UnspillError:
+            raise
+        except BaseException as error:
+            # Ctrl-C, or nobody reads what is printed any more
+            self._link.give_up()
+            result = self._until_result(self._link.answer(), lambda _event: None)
+            is_open = result.unsettled
+            error.add_note(f"Cancelled. {unsettled_text(result.shared_with)}" if is_open else cancelled_line(result))
+            raise
+
+    def _until_result(self, answer: dict[str, Any], on_event: Callable[[Event], None]) -> RunResult:
+        while "result" not in answer:
+            if "event" in answer:
+                on_event(from_form(answer["event"]))
+            answer = self._link.answer()
+        found: RunResult = from_form(answer["result"])
+        return found
+
+    def _until_detached(self, attach: AttachedTerminal, on_event: Callable[[Event], None]) -> RunResult:
+        answer, descriptors = self._link.answer_with_descriptors()
+        if not descriptors:
+            return self._until_result(answer, on_event)
+        try:
+            attach.begin(descriptors[0])
+            on_event(Started(run=RunId("")))
+            while True:
+                poll = select.poll()
+                poll.register(self._link.sock, select.POLLIN)
+                for fd, events in attach.wanted().items():
+                    poll.register(fd, events)
+                for fd, events in poll.poll():
+                    if fd == self._link.sock.fileno():
+                        result = self._until_result(self._link.answer(), on_event)
+                        attach.rest()
+                        return result
+                    attach.turn(fd, events)
+        finally:
+            attach.end()
+
+
+class _SocketDirectory:
+    """A directory by descriptor: the address of a socket has room for 107 bytes."""
+
+    def __init__(self, path: bytes) -> None:
+        self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def path_of(self, name: bytes) -> bytes:
+        return b"/proc/self/fd/%d/%b" % (self._fd, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        os.close(self._fd)
+
+
+class Keeper:
+    """The live sandbox and all who talk to it, each in a thread."""
+
+    def __init__(self, sandbox: Sandbox, lock: int) -> None:
+        self._sandbox = sandbox
+        self._lock_fd = lock
+        self._live = sandbox.live()
+        self._since_ns = time.time_ns()
+        # Guards what follows
+        self._lock = threading.Lock()
+        self._runs: dict[int, BackgroundRun] = {}
+        self._clients: dict[threading.Thread, socket.socket] = {}
+        self._tied: dict[socket.socket, BackgroundRun] = {}
+        self._is_begun = self._is_ending = False
+        # Set when others can reach it, or never will
+        self._is_open = threading.Event()
+        # Whoever has it ends all
+        self._end_lock = threading.Lock()
+        self._news, self._wake_fd = make_pipe()
+        os.set_blocking(self._wake_fd, False)
+
+    def serve(self, first: socket.socket) -> None:
+        """Serve the first client, then whoever comes, until nothing is left to do."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop_soon)
+        listener: socket.socket | None = None
+        self._take(first)
+        poll = select.poll()
+        poll.register(self._news, select.POLLIN)
+        while not self._is_over():
+            if listener is None and self._is_begun:
+                listener = self._listen()
+                poll.register(listener, select.POLLIN)
+                self._is_open.set()
+            for fd, _events in poll.poll():
+                if fd == self._news:
+                    os.read(fd, 4096)
+                elif listener is not None:
+                    self._welcome(listener)
+        self._is_open.set()
+        if listener is not None:
+            os.unlink(keeper_files(self._sandbox._project.store.state, self._sandbox.id)[1])
+            listener.close()
+        try:
+            self.end_all()
+        finally:
+            # Who is being answered hears the rest
+            self._shut(socket.SHUT_RD)
+            for thread in tuple(self._clients):
+                thread.join(_LAST_WORDS_S)
+            self._sandbox.close()
+
+    def _stop_soon(self, _number: int, _frame: object) -> None:
+        self._is_ending = True
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_fd, b"x")
+        except BlockingIOError:
+            return  # it will wake up anyway
+
+    def _is_over(self) -> bool:
+        with self._lock:
+            is_idle = not self._clients and not any(run.is_alive() for run in self._runs.values())
+            self._is_ending = self._is_ending or is_idle
+            return self._is_ending
+
+    def _listen(self) -> socket.socket:
+        lock_path, path = keeper_files(self._sandbox._project.store.state, self._sandbox.id)
+        directory, name = os.path.split(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # One that was killed has left its own; nobody else can have one now
+        if os.path.lexists(path):
+            os.unlink(path)
+        with _SocketDirectory(directory) as place:
+            listener.bind(place.path_of(name))
+        os.chmod(path, 0o600)
+        listener.listen(_MOST_CLIENTS)
+        # From now on nobody waits for what may never end
+        tell_kept(self._lock_fd, self._sandbox.name)
+        assert os.path.samestat(os.fstat(self._lock_fd), os.stat(lock_path))
+        return listener
+
+    def _welcome(self, listener: socket.socket) -> None:
+        client, _address = listener.accept()
+        try:
+            if not is_own_peer(client) or len(self._clients) >= _MOST_CLIENTS:
+                client.close()
+                return
+            send(client, {"version": __version__, "pid": os.getpid()})
+            self._take(client)
+        except OSError:
+            client.close()
+
+    def _take(self, client: socket.socket) -> None:
+        thread = threading.Thread(target=self._talk, args=(client,), name="unspill-client", daemon=True)
+        with self._lock:
+            self._clients[thread] = client
+        thread.start()
+
+    def _talk(self, client: socket.socket) -> None:
+        try:
+            while (found := receive(client, _LONGEST_REQUEST)) is not None:
+                words, descriptors = found
+                try:
+                    answer = self._answer(client, words, descriptors)
+                    if answer is not None:
+                        send(client, answer)
+                except UnspillError as error:
+                    send(client, {"error": _error_form(error)})
+                except OSError:
+                    raise
+                except Exception as error:
+                    failure = SandboxUnavailable(f"the keeper failed: {type(error).__name__}: {error}")
+                    send(client, {"error": _error_form(failure)})
+                finally:
+                    for fd in descriptors:
+                        os.close(fd)
+        except OSError:
+            pass  # the client went away
+        finally:
+            tied = self._tied.pop(client, None)
+            client.close()
+            if tied is not None:
+                tied.kill()
+            with self._lock:
+                del self._clients[threading.current_thread()]
+            self._wake()
+
+    def _answer(self, client: socket.socket, words: dict[str, Any], descriptors: list[int]) -> dict[str, Any] | None:
+        """Do what a client asks for and return the answer; None where it has it."""
+        match words:
+            case {"do": "list"}:
+                return self._describe()
+            case {"do": "start", "command": command, "options": options}:
+                self._begin(client, command, _checked(options))
+                return None
+            case {"do": "publish", "inside": int(inside), "host": int(host)}:
+                return {"number": self._live.publish(inside, host).number}
+            case {"do": "expose", "host": int(host)}:
+                return {"number": self._live.expose(host).number}
+            case {"do": "run", "command": command, "options": options}:
+                stdin = InheritedInput(descriptors[0]) if descriptors else None
+                return self._run(client, command, _checked(options), stdin)
+            case {"do": "terminal", "command": command, "options": options, "size": [int(rows), int(columns)]}:
+                return self._run_on_terminal(client, command, _checked(options), (rows, columns))
+            case {"do": "output", "run": int(number), "offset": int(offset), "timeout": float(timeout)}:
+                found = self._find(number)
+                text, after, lost = found.output(max(0, offset), _MOST_OUTPUT, timeout=min(timeout, _LONGEST_WAIT_S))
+                return {"text": to_form(text), "next": after, "lost": lost, "run": _run_form(found)}
+            case {"do": "wait", "run": int(number)}:
+                return {"results": to_form((self._find(number).wait(),))}
+            case {"do": "tie", "run": int(number)}:
+                # It ends with this client
+                self._tied[client] = self._find(number)
+                return {}
+            case {"do": "stop", "run": int(number)}:
+                return {"results": to_form(self._stop((self._find(number),)))}
+            case {"do": "stop"}:
+                return {"results": to_form(self.end_all())}
+        raise UsageError(f"the keeper of the sandbox does not know this: {words.get('do')!a:.60}")
+
+    def _describe(self) -> dict[str, Any]:
+        with self._lock:
+            runs = [_run_form(run) for run in self._runs.values()]
+        sandbox = self._sandbox
+        return {
+            "pid": os.getpid(),
+            "project": os.fsdecode(sandbox.project) if sandbox._project.roots else None,
+            "sandbox": sandbox.name,
+            "since_ns": self._since_ns,
+            "runs": runs,
+        }
+
+    def _find(self, number: int) -> BackgroundRun:
+        with self._lock:
+            found = self._runs.get(number)
+        if found is None:
+            where = f"in sandbox {self._sandbox.name!r}"
+            raise UsageError(f"there is no background run {number} {where}", remedy="See `unspill ps`.")
+        return found
+
+    def _begin(self, client: socket.socket, command: Any, options: dict[str, Any]) -> None:
+        started = self._live.start(_checked_command(command), **options)
+        with self._lock:
+            ended = [number for number, one in self._runs.items() if not one.is_alive()]
+            for number in ended[: max(0, len(ended) - _MOST_ENDED)]:
+                del self._runs[number]
+            self._runs[started.number] = started
+        threading.Thread(target=self._follow, args=(started,), name="unspill-follow", daemon=True).start()
+        self._is_begun = True
+        self._wake()
+        self._is_open.wait()
+        # There is a result only of one that could not be begun
+        result = None if started.is_alive() else started.wait()
+        never = result is not None and isinstance(result.outcome, NeverStarted)
+        try:
+            send(client, {"run": _run_form(started), "result": to_form(result) if never else None})
+        except OSError:
+            # It went away while the run waited for its turn, and nobody would know of it
+            started.kill()
+            raise
+
+    def _follow(self, run: BackgroundRun) -> None:
+        run.join()
+        self._wake()
+
+    def _run(
+        self, client: socket.socket, command: Any, options: dict[str, Any], stdin: InheritedInput | None
+    ) -> dict[str, Any]:
+        """Run a command for a client that waits for it; it is cancelled when the client says or goes away."""
+
+        def tell(event: Event) -> None:
+            send(client, {"event": to_form(event)})
+
+        result = self._live.run(
+            _checked_command(command), **options, stdin=stdin, on_event=tell, cancel_fd=client.fileno()
+        )
+        return {"result": to_form(result)}
+
+    def _run_on_terminal(
+        self, client: socket.socket, command: Any, options: dict[str, Any], size: tuple[int, int]
+    ) -> dict[str, Any]:
+        """Run a command on a terminal whose master the client gets."""
+        terminal = self._live.terminal(_checked_command(command), size, **options)
+        ended, end = make_pipe()
+
+        def follow() -> None:
+            terminal.join()
+            os.close(end)
+
+        threading.Thread(target=follow, name="unspill-follow", daemon=True).start()
+        try:
+            if terminal.fileno() >= 0:
+                send(client, {"terminal": True}, (terminal.fileno(),))
+            poll = select.poll()
+            for fd in (client.fileno(), ended):
+                poll.register(fd, select.POLLIN)
+            poll.poll()
+        finally:
+            terminal.close()
+            os.close(ended)
+        return {"result": to_form(terminal.wait())}
+
+    def _stop(self, runs: tuple[BackgroundRun, ...]) -> tuple[RunResult, ...]:
+        """End runs: by a signal that they can handle, and then for good."""
+        for one in runs:
+            one.signal(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_S
+        for one in runs:
+            if not one.is_over(max(0.0, deadline - time.monotonic())):
+                one.kill()
+        return tuple(one.wait() for one in runs)
+
+    def end_all(self) -> tuple[RunResult, ...]:
+        """End the sandbox with everything in it, and return how the background runs ended."""
+        with self._end_lock:
+            with self._lock:
+                self._is_ending = True
+                runs = tuple(one for one in self._runs.values() if one.is_alive())
+            # A client that does not read what its command prints would hold all up
+            timer = threading.Timer(_GRACE_S + _LAST_WORDS_S, self._shut, (socket.SHUT_RDWR,))
+            timer.daemon = True
+            timer.start()
+            try:
+                return self._stop(runs)
+            finally:
+                self._live.close()
+                timer.cancel()
+                self._wake()
+
+    def _shut(self, how: int) -> None:
+        """Let no client say more, or hear more."""
+        with self._lock:
+            for client in self._clients.values():
+                try:
+                    client.shutdown(how)
+                except OSError:
+                    continue
+
+
+def _run_form(run: BackgroundRun) -> dict[str, Any]:
+    is_alive, code, problem = run.is_alive(), None, ""
+    if not is_alive:
+        try:
+            code = exit_code_of(run.wait().outcome)
+        except Exception as error:
+            problem = str(error)
+    return {
+        "number": run.number,
+        "command": [os.fsdecode(word) for word in run.argv],
+        "started_ns": run.started_ns,
+        "alive": is_alive,
+        "exit_code": code,
+        "problem": problem,
+    }
+
+
+def _checked_command(command: Any) -> str | list[str]:
+    if isinstance(command, str) or (isinstance(command, list) and all(isinstance(word, str) for word in command)):
+        return command
+    raise UsageError("not a command")
+
+
+def _checked(options: Any) -> dict[str, Any]:
+    """Return the options of a run that a client gives: no others than these, each of its kind."""
+    match options:
+        case {
+            "working_dir": str() | None,
+            "env": dict() as env,
+            "timeout": float() | int() | None,
+            "after": str() | None,
+            **rest,
+        } if not rest and all(isinstance(part, str) for pair in env.items() for part in pair):
+            return dict(options)
+    raise UsageError("not the options of a run")
+
+
+def main() -> None:
+    """Be a keeper: descriptor 3 is the first client, 4 the lock."""
+    first, lock = socket.socket(fileno=3), 4
+    for fd in (3, lock):
+        os.set_inheritable(fd, False)
+    os.chdir("/")
+    found = receive(first, _LONGEST_REQUEST)
+    if found is None:
+        return
+    words = found[0]
+    try:
+        sandbox = Sandbox(words["project"], name=words["name"], approver="queue" if words["asks"] else None)
+        if sandbox.id != words["id"]:
+            raise SandboxUnavailable("the keeper has opened another sandbox", remedy="Check UNSPILL_STATE_DIR.")
+        keeper = Keeper(sandbox, lock)
+    except UnspillError as error:
+        send(first, {"error": _error_form(error)})
+        return
+    except Exception as error:
+        send(first, {"error": _error_form(SandboxUnavailable(f"{type(error).__name__}: {error}"))})
+        raise
+    send(first, {})
+    keeper.serve(first)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of a live sandbox that is never quiet: exact as of one moment, applied, undone, and told."""
+
+import os
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.checkpoint_writers import WRITERS
+from tests.support import Ground, kinds, lasting, processes_with
+from unspill import Sandbox
+from unspill.errors import SandboxUnavailable
+from unspill.host import stopper
+from unspill.layers.checkpoint import LayerCopy
+from unspill.runner.background import BackgroundRun
+from unspill.runner.live import LiveSandbox
+from unspill.sandbox.live import Live
+
+pytestmark = [pytest.mark.kernel, pytest.mark.any_python]
+
+
+@pytest.fixture
+def sandbox(ground: Ground) -> Iterator[Sandbox]:
+    with ground.sandbox() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def live(sandbox: Sandbox) -> Iterator[Live]:
+    with sandbox.live() as live:
+        yield live
+
+
+def start(live: Live, code: str, after: str = "hold") -> BackgroundRun:
+    """Start a program of Python's that says when it is up, and wait for that."""
+    run = live.start(["python3", "-c", code], after=after)  # type: ignore[arg-type]
+    found, offset = b"", 0
+    while b"up" not in found:
+        more, offset, _lost = run.output(offset, timeout=20)
+        assert more, (found, run.wait(0))
+        found += more
+    return run
+
+
+def server(live: Live, after: str) -> BackgroundRun:
+    return start(live, "print('up', flush=True); input()", after)
+
+
+def tree(top: Path | bytes) -> dict[str, tuple[int, bytes]]:
+    """Return kind, mode and content of all below a directory; deletions are left out."""
+    found = {}
+    for path in sorted(Path(os.fsdecode(top)).rglob("*")):
+        status = path.lstat()
+        if not stat.S_ISCHR(status.st_mode):
+            content = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
+            found[str(path.relative_to(os.fsdecode(top)))] = status.st_mode, content
+    return found
+
+
+class Oracle:
+    """Reads a layer while everything stands still, and compares the copy with that when it is finished."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.compared = 0
+        self.wrong: list[str] = []
+        truth: dict[bytes, dict[str, tuple[int, bytes]]] = {}
+        catch_up, finish = LayerCopy.catch_up, LayerCopy.finish
+
+        def watched(copy: LayerCopy, mapped: list[bytes] | None) -> None:
+            catch_up(copy, mapped)
+            truth[copy.dest] = tree(copy.upper)
+            # What is written although nothing should be
+            time.sleep(0.002)
+            if tree(copy.upper) != truth[copy.dest]:
+                self.wrong.append("written while everything stood still")
+
+        def compared(copy: LayerCopy) -> None:
+            finish(copy)
+            expected, found = truth[copy.dest], tree(copy.dest)
+            self.compared += 1
+            self.wrong += [path for path in expected.keys() | found.keys() if expected.get(path) != found.get(path)]
+
+        monkeypatch.setattr(LayerCopy, "catch_up", watched)
+        monkeypatch.setattr(LayerCopy, "finish", compared)
+
+
+@pytest.mark.parametrize("names", [("mapper", "mover"), ("remapper", "vforks"), ("chain", "tracer"), ("waker",)])
+def test_a_checkpoint_is_exact_under_writers(
+    live: Live, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], full: bool
+) -> None:
+    oracle = Oracle(monkeypatch)
+    for name in names:
+        start(live, WRITERS[name])
+    rounds = 150 if full else 8
+    standstills = [live.checkpoint(after="hold") for _ in range(rounds)]
+    assert [one.unsettled for one in standstills] == [""] * rounds
+    assert (oracle.wrong, oracle.compared) == ([], rounds)
+
+
+def test_without_the_rule_for_mappings_a_write_is_missed(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: what is mapped and dirty changes, and nothing that can be looked at does."""
+    oracle = Oracle(monkeypatch)
+    monkeypatch.setattr(LayerCopy, "_inodes", lambda *_rest: set())
+    start(live, WRITERS["mapper"])
+    for _ in range(8):
+        live.checkpoint(after="hold")
+    assert "mapped" in oracle.wrong
+
+
+def test_by_the_time_of_the_last_change_alone_a_move_is_missed(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: what lies in a directory that was moved is as old as it was."""
+    oracle = Oracle(monkeypatch)
+    begun: dict[bytes, int] = {}
+    begin = LayerCopy.begin
+
+    def timed(copy: LayerCopy, begun_ns: int, mapped: list[bytes] | None) -> None:
+        begin(copy, begun_ns, mapped)
+        begun[copy.dest] = time.time_ns()
+
+    monkeypatch.setattr(LayerCopy, "begin", timed)
+    monkeypatch.setattr(LayerCopy, "_has_moved", lambda copy, _path, look, _mapped: look[4] > begun[copy.dest])
+    start(live, WRITERS["mover"])
+    for _ in range(8):
+        live.checkpoint(after="hold")
+    assert oracle.wrong
+
+
+def test_a_foreground_run_has_what_was_changed_since_the_last_checkpoint(live: Live, ground: Ground) -> None:
+    ground.write("old", "old\n")
+    server(live, "hold")
+    first = live.run("mkdir d; echo 1 > d/f; echo 1 > g; rm old", after="hold")
+    second = live.run("echo 2 > d/f; rm g; ln -s d link", after="hold")
+    third = live.run("cat d/f", after="hold")
+    assert kinds(first.changes) == {"d": "added", "d/f": "added", "g": "added", "old": "deleted"}
+    assert kinds(second.changes) == {"d/f": "modified", "g": "deleted", "link": "added"}
+    assert not third.changes
+    assert first.held
+    assert first.standstill_s is not None
+    assert second.shared_with == (1, 2)
+    assert (ground.project / "old").exists()
+    live.close()
+
+
+def test_what_a_checkpoint_applied_is_undone_to_the_very_tree_and_not_applied_again(
+    live: Live, sandbox: Sandbox, ground: Ground
+) -> None:
+    ground.write("kept", "kept\n")
+    ground.write("dir/inner", "inner\n")
+    before = tree(ground.project)
+    server(live, "apply")
+    result = live.run("echo more >> kept; rm -r dir; mkdir new; echo x > new/file", after="apply")
+    assert result.operation is not None
+    assert set(tree(ground.project)) == {"kept", "new", "new/file"}
+    sandbox.undo()
+    assert tree(ground.project) == before
+    assert live.run("echo y > other", after="apply").operation is not None
+    assert tree(ground.project).keys() == {*before, "other"}
+    live.close()
+    assert tree(ground.project).keys() == {*before, "other"}
+
+
+def test_what_was_applied_is_not_applied_twice_and_what_went_since_goes(live: Live, ground: Ground) -> None:
+    run = server(live, "apply")
+    live.run("echo 1 > a; mkdir d; echo 1 > d/b; echo 1 > d/c", after="apply")
+    live.run("rm a d/b; echo 2 > d/c", after="apply")
+    assert {name: content for name, (_mode, content) in tree(ground.project).items()} == {"d": b"", "d/c": b"2\n"}
+    run.close_input()
+    result = run.wait(20)
+    assert result is not None
+    assert (result.held, result.problem) == (False, "")
+    assert not result.changes
+    assert tree(ground.project).keys() == {"d", "d/c"}
+
+
+def test_what_is_deleted_before_its_checkpoint_is_applied_goes_with_the_next(
+    live: Live, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the layer has no mark of it: nothing lay beneath when it was deleted."""
+    run = start(
+        live, "open('a', 'w').close(); print('up', flush=True); input(); import os; os.unlink('a'); input()", "apply"
+    )
+    finish = LayerCopy.finish
+
+    def delayed(copy: LayerCopy) -> None:
+        finish(copy)
+        monkeypatch.setattr(LayerCopy, "finish", finish)
+        run.write(b"\n")
+        deadline = time.monotonic() + 20
+        while os.path.lexists(copy.upper + b"/a"):
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    monkeypatch.setattr(LayerCopy, "finish", delayed)
+    assert kinds(live.checkpoint().changes) == {"a": "added"}
+    assert (ground.project / "a").exists()
+    assert kinds(live.checkpoint().changes) == {"a": "deleted"}
+    assert not (ground.project / "a").exists()
+
+
+def test_what_the_person_edits_under_a_busy_sandbox_is_told_and_a_conflict(live: Live, ground: Ground) -> None:
+    for name in ("in-place", "renamed", "gone", "mine"):
+        ground.write(name, "before\n")
+    server(live, "apply")
+    live.run("cat *; echo ours > mine", after="apply")
+    ground.write("in-place", "edited\n")
+    ground.write("fresh", "edited\n")
+    ground.write("other", "edited\n")
+    (ground.project / "other").rename(ground.project / "renamed")
+    told = live.run("true", after="apply")
+    assert any(hint.code == "host-edits" for hint in told.hints)
+    result = live.run("for f in in-place renamed fresh mine; do echo inside > $f; done", after="apply")
+    assert result.operation is not None
+    left = {os.fsdecode(one.path): one.why for one in result.operation.left}
+    assert left == dict.fromkeys(("in-place", "renamed", "fresh"), "conflict")
+    assert (ground.project / "in-place").read_text() == "edited\n"
+    assert (ground.project / "mine").read_text() == "inside\n"
+
+
+# Its child waits for the other end of a FIFO before it becomes another program
+IN_VFORK = """
+import os
+os.mkfifo("/tmp/fifo")
+print("ready", flush=True)
+actions = [(os.POSIX_SPAWN_OPEN, 0, "/tmp/fifo", os.O_RDONLY, 0)]
+os.waitpid(os.posix_spawn("/bin/true", ["true"], os.environ, file_actions=actions), 0)
+print("gone on", flush=True)
+"""
+
+
+def test_a_process_that_waits_for_the_child_of_its_vfork_goes_on_afterwards(live: Live) -> None:
+    waits = live.start(["python3", "-c", IN_VFORK], after="hold")
+    assert heard(waits, b"ready\n")
+    children = live.start("until pgrep -P $(pgrep -xf 'python3 -c .*' | head -n 1); do sleep 0.02; done", after="hold")
+    assert children.wait(30) is not None
+    assert not live.checkpoint().unsettled
+    live.start(": > /tmp/fifo", after="hold")
+    assert heard(waits, b"ready\ngone on\n")
+    assert waits.wait(30).exit_code == 0
+
+
+# Each waits for children all the time: a signal that is lost, or a thread that is not let go, ends its output
+LOOPS = (
+    "while :; do sleep 0.001; echo x; done",
+    "bash -c 'while :; do /bin/true; echo x; done'",
+    """python3 -c 'import subprocess
+while 1: subprocess.run(["true"]); print("x", flush=True)'""",
+)
+
+
+def test_shells_and_programs_go_on_after_many_checkpoints(live: Live, full: bool) -> None:
+    runs = [live.start(loop, after="hold") for loop in LOOPS]
+    offsets = [0] * len(runs)
+    for _ in range(1000 if full else 30):
+        assert not live.checkpoint().unsettled
+        for number, run in enumerate(runs):
+            text, offsets[number], _lost = run.output(offsets[number], timeout=20)
+            assert text, LOOPS[number]
+
+
+def heard(run: BackgroundRun, expected: bytes) -> bool:
+    deadline = time.monotonic() + 30
+    while (text := run.output()[0]) != expected and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return text == expected
+
+
+def test_where_nothing_can_be_stopped_the_result_is_unsettled_and_says_why(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_sandbox: LiveSandbox) -> None:
+        raise SandboxUnavailable("its processes could not be stopped")
+
+    server(live, "hold")
+    with monkeypatch.context() as patched:
+        patched.setattr(LiveSandbox, "stop", refuse)
+        result = live.run("echo x > f", after="hold")
+    assert result.unsettled
+    assert not result.changes
+    assert "could not be stopped" in result.text()
+    assert kinds(live.checkpoint().changes) == {"f": "added"}
+
+
+def test_what_was_stopped_before_stays_stopped_and_signals_are_not_lost(live: Live) -> None:
+    code = """
+import os, signal, time
+child = os.fork()
+if not child:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    open("woken", "w").close()
+os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOWAIT)
+count = 0
+def note(*_): global count; count += 1
+signal.signal(signal.SIGUSR1, note)
+print("up", flush=True)
+while count < 20: time.sleep(0.001)
+open("heard", "w").close()
+time.sleep(1000)
+"""
+    run = start(live, code)
+    for _ in range(20):
+        live.checkpoint()
+        run.signal(signal.SIGUSR1)
+        time.sleep(0.005)
+    deadline = time.monotonic() + 20
+    seen: dict[str, str] = {}
+    while "heard" not in seen:
+        assert time.monotonic() < deadline
+        seen |= kinds(live.checkpoint().changes)
+    assert "woken" not in seen
+
+
+def test_a_sandbox_that_is_killed_while_it_stands_still_leaves_nothing(sandbox: Sandbox) -> None:
+    word = lasting()
+    live = sandbox.live()
+    live.start(f"sleep {word} & sleep {word}")
+    deadline = time.monotonic() + 20
+    while len(processes_with(word)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    live._live.stop()
+    assert live._live._launched is not None
+    live._live._launched.kill()
+    # Whether its end is heard before the answer depends on who is faster
+    with suppress(SandboxUnavailable):
+        assert not live._live.go()[0]
+    live.close()
+    assert processes_with(word) == []
+
+
+@pytest.mark.any_bwrap
+def test_a_control_group_is_frozen_where_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.freeze").write_text("0")
+    (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    found = stopper.Stopper(os.getpid(), (), (bytes(tmp_path / "cgroup.procs"),))
+    assert found.stop()
+    assert (found.used, (tmp_path / "cgroup.freeze").read_text()) == ("freeze", "1")
+    found.release()
+    assert (tmp_path / "cgroup.freeze").read_text() == "0"

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Background runs of the command line, and the process that keeps their sandbox alive."""
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.prepared import PREPARED, PROGRAM
+from tests.support import Ground, lasting, processes_with, run_cli
+from unspill.cli.run import TerminalOutput, print_background
+from unspill.errors import SandboxUnavailable, UsageError
+from unspill.layers.locks import keeper_files
+from unspill.sandbox import keeper
+from unspill.sandbox.keeper import from_form, receive, send, to_form
+from unspill.store.db import Store
+
+pytestmark = [pytest.mark.kernel, pytest.mark.any_bwrap]
+
+# A shell would say on stderr that its sleep was ended
+# Who wishes something moves it there: an empty file would be taken too
+SERVER = "exec 2>/dev/null; trap 'echo bye; exit' TERM; echo up; while :; do cat wish && rm wish; sleep 0.02; done"
+DEADLINE_S = 30
+OPTIONS: dict[str, Any] = {"working_dir": None, "env": {}, "timeout": None, "after": None}
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """Return what is true at last."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (value := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return value
+
+
+@pytest.fixture
+def cli(ground: Ground) -> Iterator[Callable[..., "subprocess.CompletedProcess[bytes]"]]:
+    """Runs the program in the project; at the end nothing of it is left."""
+
+    def run(*words: str, **options: Any) -> "subprocess.CompletedProcess[bytes]":
+        return run_cli(*words, cwd=ground.project, **options)
+
+    yield run
+    for link in keeper.find_keepers(os.fsencode(ground.state)):
+        with link:
+            link.ask("stop")
+    until(lambda: not list((ground.state / "locks").glob("*.socket")))
+
+
+def keepers(cli: Callable[..., Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(cli("ps", "--json").stdout)["sandboxes"]
+    return found
+
+
+def sandbox_id(ground: Ground) -> Any:
+    return ground.sandbox().id
+
+
+def tree(top: Path) -> dict[str, bytes]:
+    return {os.fspath(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+
+def test_a_background_run_shares_its_sandbox_with_the_next_runs_until_it_is_stopped(ground: Ground, cli: Any) -> None:
+    ground.write("edited", "1\n")
+    before = tree(ground.project)
+    begun = cli("run", "-d", "-c", SERVER)
+    assert begun.stdout == b"Started run 1 in the background. Output: unspill logs 1. Stop: unspill stop 1\n"
+    beside = cli("run", "--", "sh", "-c", "echo 2 > edited; echo new > w; mv w wish; echo out; echo err >&2; exit 3")
+    assert (beside.returncode, beside.stdout) == (3, b"out\n")
+    # A checkpoint at its end: the server may have taken the wish by then
+    told = beside.stderr.decode().splitlines()
+    assert told[0] == "err"
+    assert "Applied as op 1. Undo: unspill undo" in told[1]
+    assert "  M edited" in told
+    assert (ground.project / "edited").read_text() == "2\n"
+    assert until(lambda: b"new" in (found := cli("logs")).stdout and found.stdout) == b"up\nnew\n"
+    stopped = cli("stop")
+    assert stopped.stdout.decode().splitlines()[0] == "Stopped run 1."
+    assert tree(ground.project) == {"edited": b"2\n"}
+    assert cli("ps").stdout == b"Nothing runs in the background.\n"
+    # What it has printed stays with its record
+    assert cli("logs", "1").stdout == b"up\nnew\nbye\n"
+    until(lambda: cli("undo").returncode != 0)
+    assert tree(ground.project) == before
+
+
+def test_ps_says_what_runs_and_what_has_ended(ground: Ground, cli: Any) -> None:
+    cli("run", "-d", "--sandbox", "other", "--", "sleep", lasting())
+    cli("run", "-d", "--sandbox", "other", "-c", "exit 4")
+    [kept] = until(lambda: (found := keepers(cli)) and not found[0]["runs"][1]["alive"] and found)
+    assert (kept["project"], kept["sandbox"]) == (os.fspath(ground.project), "other")
+    assert [(run["number"], run["alive"], run["exit_code"]) for run in kept["runs"]] == [(1, True, None), (2, False, 4)]
+    first, second = cli("ps").stdout.decode().splitlines()
+    assert first.split()[3:6] == ["running", "other", "sleep"]
+    assert second.split()[3:6] == ["exit", "4", "other"]
+    assert cli("ps", "--sandbox", "default").stdout == b"Nothing runs in the background.\n"
+    assert cli("stop", "2", "--sandbox", "other").returncode == 0
+    assert b"no background run 7" in cli("stop", "7", "--sandbox", "other").stderr
+    assert cli("stop", "other").stdout == b"Stopped run 1.\n"
+
+
+def test_following_shows_new_lines_until_the_end(ground: Ground, cli: Any) -> None:
+    cli("run", "-d", "-c", SERVER)
+    with subprocess.Popen(
+        [PROGRAM, "logs", "-f"], cwd=ground.project, stdout=subprocess.PIPE, env={**os.environ, **PREPARED}
+    ) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == b"up\n"
+        cli("run", "-c", "echo later > w; mv w wish")
+        assert following.stdout.readline() == b"later\n"
+        cli("stop", "1")
+        assert following.stdout.read() == b"bye\n"
+        assert following.wait(DEADLINE_S) == 0
+
+
+def test_the_keeper_ends_with_its_last_run_and_what_was_changed_is_applied(ground: Ground, cli: Any) -> None:
+    cli("run", "-d", "-c", "until test -e go; do sleep 0.02; done; echo x > made")
+    cli("run", "-c", "touch go")
+    until(lambda: not list((ground.state / "locks").glob("*.socket")))
+    # The second run's checkpoint may have seen it when it was empty
+    until(lambda: (ground.project / "made").exists() and (ground.project / "made").read_text() == "x\n")
+    # The next one is a run like any other
+    done = cli("run", "-c", "cat made; echo y > made")
+    assert done.stdout == b"x\n"
+    assert b"1 modified. Applied as op" in done.stderr
+
+
+def test_several_at_once_have_one_keeper(ground: Ground, cli: Any) -> None:
+    words = [PROGRAM, "run", "-d", "-q", "--", "sleep", lasting()]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = [
+        subprocess.Popen(words, cwd=ground.project, env={**os.environ, **PREPARED}, **pipes)  # type: ignore[call-overload]
+        for _ in range(3)
+    ]
+    numbers = [one.communicate(timeout=DEADLINE_S)[0].decode().strip() for one in started]
+    assert sorted(numbers) == ["1", "2", "3"]
+    [kept] = keepers(cli)
+    assert sorted(run["number"] for run in kept["runs"]) == [1, 2, 3]
+
+
+def test_a_killed_keeper_takes_everything_along_and_what_was_written_is_held(ground: Ground, cli: Any) -> None:
+    word = lasting()
+    cli("run", "-d", "-c", f"echo x > made; echo up; sleep {word}")
+    until(lambda: cli("logs").stdout == b"up\n")
+    [kept] = keepers(cli)
+    os.kill(kept["pid"], signal.SIGKILL)
+    until(lambda: not processes_with(word))
+    assert keepers(cli) == []
+    # The socket that it has left is in nobody's way
+    again = cli("run", "-d", "--", "sleep", lasting())
+    assert again.returncode == 0, again.stderr
+    assert len(keepers(cli)) == 1
+    assert cli("stop").returncode == 0
+    assert b"A made" in cli("changes").stdout
+
+
+def test_the_keepers_own_error_arrives_as_it_was(ground: Ground) -> None:
+    """It opens another sandbox than its client means, which nothing but the keeper can notice."""
+    sandbox = ground.sandbox()
+    stranger = SimpleNamespace(
+        id="0" * 16,
+        name="default",
+        project=sandbox.project,
+        policy=sandbox.policy,
+        _project=sandbox._project,
+    )
+    with pytest.raises(SandboxUnavailable, match="the keeper has opened another sandbox") as raised:
+        keeper.reach_keeper(stranger, lambda: None)  # type: ignore[arg-type]
+    assert raised.value.remedy == "Check UNSPILL_STATE_DIR."
+
+
+def test_a_signal_to_the_keeper_is_an_orderly_end(ground: Ground, cli: Any) -> None:
+    cli("run", "-d", "-c", f"echo x > made; echo up; sleep {lasting()}")
+    until(lambda: cli("logs").stdout == b"up\n")
+    [kept] = keepers(cli)
+    os.kill(kept["pid"], signal.SIGTERM)
+    until((ground.project / "made").exists)
+    until(lambda: not list((ground.state / "locks").glob("*.socket")))
+
+
+def test_an_error_at_the_start_arrives(ground: Ground, cli: Any) -> None:
+    done = cli("run", "-d", "--working-dir", "missing", "--", "true")
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert b"missing" in done.stderr
+    done = cli("run", "-d", "--", "no-such-program")
+    assert (done.returncode, done.stdout) == (127, b"")
+    assert b"unspill: Command was not started" in done.stderr
+
+
+def test_what_waits_for_a_background_run_is_told_at_once_what_to_do(ground: Ground, cli: Any) -> None:
+    cli("run", "-d", "-c", SERVER)
+    for words in (("apply",), ("discard",)):
+        done = cli(*words)
+        assert done.returncode == 5, words
+        assert b"Background runs use the sandbox 'default'" in done.stderr
+        assert b"unspill stop default" in done.stderr
+    with pytest.raises(Exception, match="Background runs use"):
+        ground.sandbox().run("true", after="hold")
+    # What throws its changes away does not wait, and sees the project as it is
+    assert cli("run", "--discard", "--", "ls").returncode == 0
+
+
+def test_what_a_live_sandbox_does_not_have_is_refused_beside_it(ground: Ground, cli: Any) -> None:
+    cli("run", "-d", "-c", SERVER)
+    more = cli("run", "--network", "--ask", "deny", "--", "true")
+    assert b"unspill stop default" in more.stderr
+    other = cli("run", "--hold", "--", "true")
+    assert b"other commands are alive" in other.stderr
+    assert {more.returncode, other.returncode} == {125}
+    for option in ("--tty", "--network", "--stdin"):
+        done = cli("run", "-d", option, "--", "true")
+        assert done.returncode == 125
+        assert b"can't be used together" in done.stderr or b"terminal" in done.stderr
+
+
+def test_input_variables_and_place_of_a_run_beside_it_are_the_callers_own(ground: Ground, cli: Any) -> None:
+    cli("run", "-d", "-c", SERVER)
+    (ground.project / "below").mkdir()
+    command = (PROGRAM, "run", "--env", "MINE=1", "-c", "cat; echo $TERM $MINE; basename $PWD")
+    done = subprocess.run(
+        command,
+        cwd=ground.project / "below",
+        input=b"typed\n",
+        env={**os.environ, **PREPARED, "TERM": "my-terminal"},
+        capture_output=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    # The directory was made after the background run had begun
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b"typed\nmy-terminal 1\nbelow\n"
+
+
+def test_ctrl_c_ends_the_command_beside_it_and_nothing_else(ground: Ground, cli: Any) -> None:
+    word = lasting()
+    cli("run", "-d", "-c", SERVER)
+    with subprocess.Popen(
+        [PROGRAM, "run", "-c", f"echo up; sleep {word}"],
+        cwd=ground.project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **PREPARED},
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"up\n"
+        running.send_signal(signal.SIGINT)
+        _out, said = running.communicate(timeout=DEADLINE_S)
+    assert running.returncode == 130
+    assert b"Cancelled. It had changed nothing." in said
+    until(lambda: not processes_with(word))
+    assert keepers(cli)[0]["runs"][0]["alive"]
+
+
+def test_a_shell_beside_it_has_a_terminal(ground: Ground, cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("run", "-d", "-c", SERVER)
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.chdir(ground.project)
+        os.execv(PROGRAM, [PROGRAM, "shell"])
+    printed = b""
+    os.write(fd, b"test -t 0 && echo typed > w && mv w wish; exit 4\r")
+    try:
+        while chunk := os.read(fd, 1 << 16):
+            printed += chunk
+    except OSError:
+        os.close(fd)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4, printed
+    assert b"What it changed is taken when run 1 has ended" in printed
+    assert until(lambda: b"typed" in cli("logs").stdout)
+
+
+def test_lost_output_is_counted(ground: Ground, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    class Link:
+        def ask(self, _what: str, *, run: int, offset: int, timeout: float) -> dict[str, Any]:
+            lost, text = (3, b"later") if offset == 0 else (0, b"")
+            return {"lost": lost, "text": to_form(text), "next": 8, "run": {"alive": False}}
+
+    assert print_background(Link(), 1, TerminalOutput().pass_on, follow=False) == 0  # type: ignore[arg-type]
+    assert capfdbinary.readouterr() == (b"later", b"unspill: 3 bytes of earlier output are lost\n")
+
+
+def test_only_processes_of_the_user_outside_of_sandboxes_are_served(ground: Ground, cli: Any) -> None:
+    cli("run", "-d", "-c", SERVER)
+    path = os.fsdecode(keeper_files(os.fsencode(ground.state), sandbox_id(ground))[1])
+    assert Path(path).stat().st_mode & 0o777 == 0o600
+    assert Path(path).parent.stat().st_mode & 0o777 == 0o700
+    source = (
+        "import os, socket, sys; s = socket.socket(socket.AF_UNIX); os.chdir(os.path.dirname(sys.argv[1]));"
+        "s.connect(os.path.basename(sys.argv[1])); print(len(s.recv(4)))"
+    )
+    for prefix, heard in ((), b"4\n"), (("unshare", "--user", "--map-current-user"), b"0\n"):
+        words = [*prefix, sys.executable, "-I", "-c", source, path]
+        assert subprocess.run(words, capture_output=True, check=True, timeout=DEADLINE_S).stdout == heard
+    # From inside of the sandbox there is no such file
+    assert cli("run", "--", "ls", path).returncode != 0
+
+
+def test_a_peer_is_told_from_one_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with one, other:
+        assert keeper.is_own_peer(one)
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        assert not keeper.is_own_peer(one)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"do": "nothing"},
+        {"do": "start", "command": 3, "options": {}},
+        {"do": "start", "command": "true", "options": {"cancel_fd": 0}},
+        {"do": "output", "run": "1", "offset": 0, "timeout": 0.0},
+        {
+            "do": "run",
+            "command": "true",
+            "options": {"working_dir": None, "env": {"A": 1}, "timeout": 1, "after": None},
+        },
+    ],
+)
+def test_what_is_no_request_is_an_error_and_no_more(message: dict[str, Any]) -> None:
+    """No sandbox is needed to find that out."""
+    served = keeper.Keeper.__new__(keeper.Keeper)
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with one, other, pytest.raises(UsageError):
+        served._answer(one, message, [])
+
+
+def test_what_is_no_message_ends_the_connection() -> None:
+    for raw in (b"\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x02[]", b"\0\0\0\x03{]}", b""):
+        one, other = socket.socketpair(socket.AF_UNIX)
+        with one, other:
+            one.sendall(raw)
+            one.shutdown(socket.SHUT_WR)
+            assert receive(other, 1 << 20) is None
+
+
+def test_a_result_arrives_as_it_was(ground: Ground) -> None:
+    result = ground.run("echo x > f; echo y", after="apply")
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with one, other:
+        send(one, {"result": to_form(result)})
+        found = receive(other, 1 << 20)
+    assert found is not None
+    assert from_form(found[0]["result"]) == result
+
+
+def test_a_store_that_never_had_one_has_no_keepers(tmp_path: Path) -> None:
+    with Store.open(bytes(tmp_path / "state")):
+        assert list(keeper.find_keepers(bytes(tmp_path / "state"))) == []
+    assert list(keeper.find_keepers(bytes(tmp_path / "none"))) == []
