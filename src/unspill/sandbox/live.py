@@ -208,7 +208,7 @@ class Live:
         self._project = project
         self._options = options
         self._broker = broker
-        self._live = LiveSandbox(project.means.facts)
+        self._live = LiveSandbox(project.means.facts, keeps_layers=True)
         # Whoever has it may begin or end a run; foreground runs also wait for their turn
         self._lock = allocate_lock()
         self._turn = allocate_lock()
@@ -630,8 +630,9 @@ class Live:
         )
 
     def _settle_copies(self, span: Span) -> None:
-        """Have in the layers all that checkpoints know of them; nothing has them mounted any more."""
+        """Have in the layers all that checkpoints know of them, when nothing has them mounted any more."""
         if span.copies is not None:
+            self._live.withdraw()
             span.copies.settle()
 
     def _leave(
@@ -663,6 +664,8 @@ class Live:
             if span.is_unwritten() and not self._is_closed:
                 return self._keep(span, run, plan, performed, traffic, begun).replace(shared_with=others)
             self._span = None
+            # Nothing is scanned that anything could still write
+            self._live.withdraw()
             try:
                 performed, changes = look_at_layers(performed, plan, span.under_way)
                 performed = with_hints(self._project, plan, performed, span.masks)
