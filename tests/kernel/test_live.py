@@ -17,8 +17,7 @@ import pytest
 from tests.support import Ground, kinds, lasting, printed, processes_with, short
 from unspill import Cancelled, Exited, NeverStarted, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import HostError, UsageError
-from unspill.host import door, libc
-from unspill.runner import live as runner_live
+from unspill.host import door, libc, spawner
 from unspill.runner.launcher import stop_launchers
 from unspill.sandbox.live import Live
 
@@ -109,30 +108,31 @@ def find_stale(ground: Ground, live: Live) -> list[str]:
 
 
 def test_layers_that_stay_attached_show_every_edit_deep_down(
-    ground: Ground, live: Live, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, own_spawner: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Control: an overlay that is not told to look again shows what it has looked up before."""
     ground.write("top/deep/file")
     mounts = "grep -c . /proc/self/mountinfo; grep overlay /proc/self/mountinfo"
-    before = printed(live.run(mounts))
-    assert find_stale(ground, live) == []
-    assert printed(live.run(mounts)) == before
-    monkeypatch.setattr(runner_live, "refresh", lambda _filesystem: None)
-    assert {"renamed over", "new", "directory replaced"} <= set(find_stale(ground, live))
-    monkeypatch.undo()
-    live.run("echo x > f", after="discard")
-    assert printed(live.run(mounts)) != before
+    with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox:
+        with sandbox.live() as live:
+            before = printed(live.run(mounts))
+            assert find_stale(ground, live) == []
+            assert printed(live.run(mounts)) == before
+            live.run("echo x > f", after="discard")
+            assert printed(live.run(mounts)) != before
+        stop_launchers()
+        monkeypatch.setattr(spawner, "refresh", lambda _filesystem: True)
+        with sandbox.live() as live:
+            assert {"renamed over", "new", "directory replaced"} <= set(find_stale(ground, live))
 
 
 def test_where_an_overlay_can_not_be_refreshed_it_is_exchanged(
-    ground: Ground, live: Live, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, own_spawner: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_filesystem: int) -> None:
-        raise PermissionError
-
     ground.write("top/deep/file")
-    monkeypatch.setattr(runner_live, "refresh", refuse)
-    assert find_stale(ground, live) == []
+    monkeypatch.setattr(spawner, "refresh", lambda _filesystem: False)
+    with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox, sandbox.live() as live:
+        assert find_stale(ground, live) == []
 
 
 def test_in_strict_a_door_stays_as_long_as_nothing_is_written(ground: Ground) -> None:

@@ -217,15 +217,16 @@ def make_overlays(
     return made
 
 
-def refresh(filesystem: int) -> None:
+def refresh(filesystem: int) -> bool:
     """Have a mounted overlay look everything up anew that nothing uses: what is renamed below it would stay unseen.
 
-    The owner of the user namespace that it was made in may do so too.
-
-    Raises:
-        OSError: the kernel does not let us.
+    Return whether the kernel lets us.
     """
-    libc.fsconfig_reconfigure(filesystem)
+    try:
+        libc.fsconfig_reconfigure(filesystem)
+    except OSError:
+        return False
+    return True
 
 
 def make_mountable(work: bytes) -> None:

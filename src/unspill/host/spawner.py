@@ -47,7 +47,7 @@ from unspill.host.job import (
     send,
 )
 from unspill.host.libc import enter_own_namespaces, show_own_processes, write_setting
-from unspill.host.overlay import MountRefused, attach, make_mountable, make_overlays, mount_overlays
+from unspill.host.overlay import MountRefused, attach, make_mountable, make_overlays, mount_overlays, refresh
 from unspill.lazy import lazy_module
 
 TYPE_CHECKING = False
@@ -357,8 +357,9 @@ class SpawnedRun:
 class LiveRun(SpawnedRun):
     """A sandbox that stays: its command only waits, others are started by a door, over layers that come and go.
 
-    A request is one message. "door" brings a socket for it; "attach" has overlays with their places inside; "detach"
-    takes all of them away; "look" is for what runs there, "maps" for what it has mapped; "stop" stands everything still
+    A request is one message. "door" brings a socket for it; "attach" has overlays with their places inside, and gives
+    their filesystems away; "refresh" brings these, and has them look everything up anew; "detach" takes all of them
+    away; "look" is for what runs there, "maps" for what it has mapped; "stop" stands everything still
     until "go"; anything else is the end.
     """
 
@@ -412,6 +413,9 @@ class LiveRun(SpawnedRun):
                 self._attach(overlays)
             case ("detach",):
                 try_send(self.reply, ("detached",) if self._detach() else ("busy",))
+            case ("refresh", count):
+                # The kernel drops descriptors that do not fit
+                try_send(self.reply, ("refreshed", len(descriptors) == count and all(map(refresh, descriptors))))
             case ("look",):
                 try_send(self.reply, ("seen", find_processes(self.door)))
             case ("stop",):
@@ -449,7 +453,8 @@ class LiveRun(SpawnedRun):
     def _make_door(self, to: int, protection: door.Protection) -> int:
         """Fork the process that starts commands inside, and return its descriptor, which stays ours.
 
-        It is not dumpable from before the fork on. One that is not dumpable can't say that it may go first if the host runs out of memory, so that is said before.
+        It is not dumpable from before the fork on. One that is not dumpable can't say that it may go first if the host
+        runs out of memory, so that is said before.
         """
         assert self.init_fd is not None
         home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)

@@ -5,7 +5,7 @@ Its bwrap is a job like any other whose command only waits. Every overlay that c
 attached before the first command of several that are alive at once, and detached after the last: so each such span has
 layers of its own, and sees the live tree as it is then. Nothing uses a layer that is detached, which the kernel itself
 says; otherwise the whole sandbox is ended. Where the kernel says that no process is left, layers may stay for the next
-command, if its caller finds them empty; then the overlay forgets what it has looked up.
+command, if its caller finds them empty; the overlay is told to forget what it has looked up.
 
 What the door says comes from inside. It is believed how a command ended, as a command is believed its own exit code;
 whether a layer is still written to is never asked of it.
@@ -36,7 +36,6 @@ from unspill.host.door import (
     waiting_program,
 )
 from unspill.host.job import is_dead, memory_file, receive_bytes, send
-from unspill.host.overlay import refresh
 from unspill.layers.locks import is_given_up
 from unspill.model.plan import File, Overlay, Tmpfs
 from unspill.model.run import NeverStarted
@@ -257,9 +256,18 @@ class LiveSandbox:
             self._close_children()
 
     def prepare(self, plan: Plan) -> None:
-        """Have the layers of the next command attached, and a door made if it needs one, while the caller goes on."""
+        """Have the layers of the next command attached or refreshed, and a door made if it needs one.
+
+        The caller goes on meanwhile.
+        """
         with self._lock:
-            if self._launched is not None and not self._alive and not self._attached:
+            if self._launched is None or self._alive:
+                return
+            if self._attached and self._is_used:
+                # The kernel waits for the other processors, so not when the next command does
+                self._launched.ask(("refresh", len(self._attached)), tuple(self._filesystems))
+                self._expected.append("refreshed")
+            elif not self._attached:
                 self._attached = overlays_of(plan)
                 self._is_used, self._is_fence_old = False, True
                 self._launched.ask(("attach", self._attached))
@@ -417,6 +425,9 @@ class LiveSandbox:
             case ("attached",) if answer == "attached":
                 self._filesystems = descriptors
                 return []
+            case ("refreshed", is_done) if answer == "refreshed":
+                self._is_used = not is_done
+                return []
             case ("made",) if answer == "made":
                 if descriptors:
                     self._watch_children(descriptors[0])
@@ -550,27 +561,14 @@ class LiveSandbox:
 
     def _attach(self, overlays: Overlays) -> None:
         self._await_answers()
-        if self._attached == overlays and self._is_fresh(overlays):
+        # Layers that were used show what somebody has looked up, and not always what is there
+        if self._attached == overlays and not self._is_used:
             return
         if self._attached:
             self._ask_to_detach()
         self._ask(("attach", overlays), "attached")
         self._attached = overlays
         self._is_used, self._is_fence_old = False, True
-
-    def _is_fresh(self, overlays: Overlays) -> bool:
-        """Have the layers that are attached show the live tree as it is now; tell whether that can be had."""
-        if not self._is_used:
-            return True
-        if len(self._filesystems) != len(overlays):
-            return False
-        try:
-            for filesystem in self._filesystems:
-                refresh(filesystem)
-        except OSError:
-            return False
-        self._is_used = False
-        return True
 
     def _ask_to_detach(self) -> None:
         self._attached = ()

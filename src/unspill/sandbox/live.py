@@ -684,6 +684,7 @@ class Live:
         self, span: Span, run: Run, plan: Plan, performed: Performed, traffic: Traffic | None, begun: float
     ) -> RunResult:
         """End a run that has written nothing, and keep its layers for the next."""
+        self._live.prepare(plan)
         performed = with_hints(self._project, plan, with_remedy(performed, plan), span.masks)
         self._project.store.runs.end(ended_run(run, performed))
         end_going_on(run.id)
@@ -691,7 +692,6 @@ class Live:
             self._project.store.traffic.put(run.id, traffic)
         span.drop_copies()
         span.unlock()
-        self._live.prepare(plan)
         refuse_bad_directory(performed.outcome, plan.cwd)
         return self._result(span, run, plan, performed, begun, traffic)
 
