@@ -135,6 +135,32 @@ def test_where_an_overlay_can_not_be_refreshed_it_is_exchanged(
         assert find_stale(ground, live) == []
 
 
+def test_a_secret_in_the_place_of_a_directory_is_hidden_from_the_next_command(
+    ground: Ground, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: masks that are never found anew go on showing that name."""
+    secret = ground.project / ".env"
+
+    def show_directory() -> None:
+        secret.unlink(missing_ok=True)
+        ground.write(".env/inner", "shown\n")
+        assert printed(live.run("cat .env/inner")) == "shown\n"
+
+    def put_secret() -> None:
+        shutil.rmtree(secret)
+        secret.write_text("TOKEN=1\n")
+
+    for _ in range(10):
+        show_directory()
+        put_secret()
+        assert live.run("cat .env").exit_code != 0
+    show_directory()
+    monkeypatch.setattr(live._masks, "_last", ((), live._masks.find()))
+    monkeypatch.setattr(live._masks, "_look", lambda: ())
+    put_secret()
+    assert printed(live.run("cat .env")) == "TOKEN=1\n"
+
+
 def test_in_strict_a_door_stays_as_long_as_nothing_is_written(ground: Ground) -> None:
     with ground.sandbox(profile="strict") as sandbox, sandbox.live() as live:
         live.run("true")

@@ -46,6 +46,7 @@ from unspill.runner.watch import (
     RunControl,
     RunPipes,
     find_servers,
+    identify,
     mount_refused,
     not_entered,
     not_executed,
@@ -142,6 +143,8 @@ class LiveSandbox:
         self._group: Group | None = None
         self._door: SocketType | None = None
         self._init_fd = -1
+        # Its pid here, and when it was started
+        self.init: tuple[int, int] | None = None
         self._listener: int | None = None
         self._alive: set[Joined] = set()
         self._attached: Overlays = ()
@@ -387,6 +390,7 @@ class LiveSandbox:
         match words:
             case ("started",) if descriptors:
                 self._init_fd = descriptors[0]
+                self.init = identify(self._init_fd)
                 self._listener = descriptors[1] if len(descriptors) > 1 else None
             case ("started",):
                 raise SandboxUnavailable("no descriptor is left for the live sandbox", remedy=DESCRIPTORS_REMEDY)
@@ -543,6 +547,8 @@ class LiveSandbox:
 
     def started_descriptors(self, *, with_listener: bool) -> list[int]:
         """Return copies of what a caller gets when a command is started: pid 1, and the way out where it has one."""
+        if self.init is not None and not with_listener:
+            return []
         with self._lock:
             kept = (self._init_fd, self._listener if with_listener else None)
             return [os.dup(fd) for fd in kept if fd is not None and fd >= 0]
@@ -617,7 +623,7 @@ class LiveSandbox:
         if self._init_fd >= 0:
             is_dead(self._init_fd)
         _close_all(fd for fd in (self._init_fd, self._listener) if fd is not None and fd >= 0)
-        self._init_fd, self._listener = -1, None
+        self._init_fd, self.init, self._listener = -1, None, None
         if self._group is not None:
             self._group.remove()
             self._group = None
@@ -676,6 +682,7 @@ class Joined:
         self._plan = plan
         self._terminal = control.terminal
         self._has_way_out = control.on_listener is not None
+        self.init = sandbox.init
         self.run = control.run
         self._is_over = False
         # Why it was not started, if it was not
@@ -738,8 +745,11 @@ class Joined:
 
 def _is_for_same(plan: Plan, other: Plan) -> bool:
     """Tell whether two plans are surely for the same sandbox: one is the other with another command or other layers."""
-    limits = other.limits.replace(wall_s=plan.limits.wall_s, output_bytes=plan.limits.output_bytes)
-    if plan.limits != limits or len(plan.mounts) != len(other.mounts):
+    if plan.limits is not other.limits:
+        limits = other.limits.replace(wall_s=plan.limits.wall_s, output_bytes=plan.limits.output_bytes)
+        if plan.limits != limits:
+            return False
+    if len(plan.mounts) != len(other.mounts):
         return False
     pairs = zip(plan.mounts, other.mounts, strict=True)
     if not all(ours is theirs or (_is_exchanged(ours, theirs) and ours.dest == theirs.dest) for ours, theirs in pairs):
