@@ -203,6 +203,7 @@ class LiveSandbox:
             # A fence is around directories that are there when it is set
             if self._door is None or (plan.profile == "strict" and self._is_fence_old):
                 self._ask_for_door(plan)
+            self._await_answers()
             self._await_door()
             self._enter_ports()
         if is_given_up(control.cancel_fd):
@@ -271,10 +272,7 @@ class LiveSandbox:
                 self._launched.ask(("refresh", len(self._attached)), tuple(self._filesystems))
                 self._expected.append("refreshed")
             elif not self._attached:
-                self._attached = overlays_of(plan)
-                self._is_used, self._is_fence_old = False, True
-                self._launched.ask(("attach", self._attached))
-                self._expected.append("attached")
+                self._ask_to_attach(overlays_of(plan))
                 if plan.profile == "strict":
                     self._ask_for_door(plan)
 
@@ -566,15 +564,21 @@ class LiveSandbox:
             self._close()
 
     def _attach(self, overlays: Overlays) -> None:
+        """Have layers attached; whether they are is among the answers that are awaited next."""
         self._await_answers()
         # Layers that were used show what somebody has looked up, and not always what is there
         if self._attached == overlays and not self._is_used:
             return
         if self._attached:
             self._ask_to_detach()
-        self._ask(("attach", overlays), "attached")
+        self._ask_to_attach(overlays)
+
+    def _ask_to_attach(self, overlays: Overlays) -> None:
+        assert self._launched is not None
         self._attached = overlays
         self._is_used, self._is_fence_old = False, True
+        self._launched.ask(("attach", overlays))
+        self._expected.append("attached")
 
     def _ask_to_detach(self) -> None:
         self._attached = ()

@@ -547,6 +547,7 @@ class Live:
             span.under_way = span.under_way.replace(stacks=stacks)
             span.plan = self._plan_anew(span, spec)
             self._last = span
+            self._live.prepare(span.plan)
             span.gate = open_gate(project, spec, span.under_way, span.plan)
         except BaseException as error:
             tell_interrupted(spec, hold_failed(project, spec, span.under_way, error))
