@@ -87,6 +87,8 @@ _ANSWER_MS = 5_000
 _KILLED = 137
 # The device that every master of a terminal was opened by
 _PTMX = os.makedev(5, 2)
+# What differs between plans for one sandbox, or is compared by itself
+_OF_COMMAND = frozenset(("argv", "cwd", "environ", "limits", "mounts"))
 _REMEDY = "Run it without a live sandbox."
 _NO_TTY = "Run it without a terminal: `--no-tty`."
 
@@ -755,13 +757,12 @@ def _is_for_same(plan: Plan, other: Plan) -> bool:
             return False
     if len(plan.mounts) != len(other.mounts):
         return False
-    pairs = zip(plan.mounts, other.mounts, strict=True)
-    if not all(ours is theirs or (_is_exchanged(ours, theirs) and ours.dest == theirs.dest) for ours, theirs in pairs):
-        return False
-    copied = plan.replace(
-        argv=other.argv, cwd=other.cwd, environ=other.environ, limits=other.limits, mounts=other.mounts
-    )
-    return copied == other
+    if plan.mounts is not other.mounts:
+        pairs = zip(plan.mounts, other.mounts, strict=True)
+        if not all(one is two or (_is_exchanged(one, two) and one.dest == two.dest) for one, two in pairs):
+            return False
+    fields = plan.as_dict().keys() - _OF_COMMAND
+    return all(getattr(plan, field) == getattr(other, field) for field in fields)
 
 
 def _is_exchanged(*operations: MountOp) -> bool:

@@ -820,12 +820,13 @@ def free_bytes(path: bytes) -> int:
 
 def free_memory() -> int:
     """Return the bytes that programs can still have, without others being hurt."""
-    free = 0
-    with open("/proc/meminfo", "rb") as file:
-        for line in file:
-            if line.startswith(_COUNTED):
-                free += int(line.split()[1]) * 1024
-    return free
+    fd = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(fd, _CHUNK)
+    finally:
+        os.close(fd)
+    found = (text.partition(key)[2] for key in _COUNTED)
+    return sum(int(after.split(None, 1)[0]) * 1024 for after in found if after)
 
 
 def _is_too_much(stopped: Outcome) -> bool:

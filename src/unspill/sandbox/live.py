@@ -248,7 +248,9 @@ class Live:
         """
         with self._turn:
             spec = self._spec(command, working_dir, env, stdin, timeout, limits, after, after_cancel)
-            entered = self._enter(spec.replace(on_event=on_event, cancel_fd=cancel_fd))
+            if on_event is not None or cancel_fd is not None:
+                spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd)
+            entered = self._enter(spec)
             return never_begun(self._project) if entered is None else self._follow(*entered, is_settled=True)
 
     def checkpoint(self, *, after: After | None = None) -> checkpoints.Checkpoint:
@@ -664,7 +666,8 @@ class Live:
             if others:
                 self._project.store.runs.share(self._project.row.id, span.numbers)
             if span.is_unwritten() and not self._is_closed:
-                return self._keep(span, run, plan, performed, traffic, begun).replace(shared_with=others)
+                result = self._keep(span, run, plan, performed, traffic, begun)
+                return result.replace(shared_with=others) if others else result
             self._span = None
             # Nothing is scanned that anything could still write
             self._live.withdraw()
