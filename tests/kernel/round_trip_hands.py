@@ -202,7 +202,8 @@ class ReversedHands:
         self._backup = backup
         self._now = now
         self._failed: set[int] = set()
-        self.has_attempted = False
+        # Directories that were tried, with whether they had only been filled before
+        self.attempted: list[tuple[Node, bool]] = []
         self.hands: list[Hand] = []
         self.left: set[bytes] = set()
 
@@ -253,10 +254,13 @@ class ReversedHands:
         there, above = self._live.get(hand.path), self._live.get(parent(hand.path))
         if hand.after is None or there is None or above is None or not is_same_dir(there, hand.after):
             return
-        self.has_attempted = True
-        there.changed = self._now
+        self._attempt(there)
         if is_closed(above) and self._can_open(hand.path):
-            above.changed = self._now
+            self._attempt(above)
+
+    def _attempt(self, directory: Node) -> None:
+        self.attempted.append((directory, directory.changed == directory.filled))
+        directory.changed = self._now
 
     def _can_open(self, path: bytes) -> bool:
         """Tell whether the operation itself had opened the directory of an entry, and nobody changed it since."""

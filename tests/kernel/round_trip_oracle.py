@@ -42,7 +42,18 @@ Where moments can't tell, the oracle is as careful as the program must be:
 from tests.kernel.round_trip_hands import ApplyHands, Done, Hand, ReversedHands, is_below_any, is_closed
 from tests.kernel.round_trip_inside import Operation
 from tests.kernel.round_trip_run import LiveEdit, RunEdit
-from tests.kernel.round_trip_tree import ROOT, Difference, Layer, Node, Tree, ancestors, differences, fold, has_moved, parent
+from tests.kernel.round_trip_tree import (
+    ROOT,
+    Difference,
+    Layer,
+    Node,
+    Tree,
+    ancestors,
+    differences,
+    fold,
+    has_moved,
+    parent,
+)
 
 OUTSIDE = b"/outside"
 
@@ -255,8 +266,11 @@ class Oracle:
         for hand in reversed(done.hands):
             back.play(hand)
         recorded = self._record(back.hands, back.left, of=done)
-        if back.has_attempted and recorded is None:
+        if back.attempted and recorded is None:
             self._come_and_go_in_root()
+            for directory, was_filled in reversed(back.attempted):
+                # Nothing came of it, and the journal says so
+                directory.filled = directory.changed if was_filled else directory.filled
         if recorded is not None:
             self.stack = [layer for layer in self.stack if layer not in taken]
             if recorded.is_undo and done.first.is_asked:

@@ -15,7 +15,7 @@ from tests.figures import record_figure
 from tests.kernel.nothing_lost_play import KINDS, InterruptedStage, VersionGame
 from tests.kernel.round_trip_play import Sequence, Step
 from tests.kernel.round_trip_player import Player, inside, play
-from tests.kernel.round_trip_stage import Inside, Stage, WholeStage
+from tests.kernel.round_trip_stage import Inside, LiveStage, Stage, WholeStage
 from tests.support import Ground
 from unspill.layers.lifecycle import discard_stacks, end_processes, remove_run
 from unspill.layers.trees import remove_tree
@@ -80,6 +80,16 @@ def test_round_trips_with_whole_runs_end_as_full_copies_say(ground: Ground, insi
     play(player, drawn(range(WHOLE, WHOLE + count), may_close=False))
     record_figure(
         "round trip, whole runs", "0 differences", f"{count} random sequences, {player.operations} operations"
+    )
+
+
+def test_round_trips_in_a_live_sandbox_end_as_full_copies_say(ground: Ground, inside: Inside, full: bool) -> None:
+    """The time buys 12 random sequences, each in one live sandbox, and 1,000 with `--full`."""
+    count = 1_000 if full else 12
+    player = Player(ground, inside, LiveStage)
+    play(player, drawn(range(WHOLE, WHOLE + count), may_close=False))
+    record_figure(
+        "round trip, live sandboxes", "0 differences", f"{count} random sequences, {player.operations} operations"
     )
 
 
