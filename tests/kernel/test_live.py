@@ -24,7 +24,7 @@ from tests.kernel.test_checkpoints import tree
 from tests.support import Ground, kinds, lasting, printed, processes_with, short
 from unspill import Cancelled, Exited, NeverStarted, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import HostError, UsageError
-from unspill.host import door, libc
+from unspill.host import door, libc, spawner
 from unspill.layers.locks import upper_dir
 from unspill.model.run import LayerId
 from unspill.runner.launcher import stop_launchers
@@ -98,6 +98,105 @@ def test_the_next_command_sees_every_edit_of_the_person(ground: Ground, live: Li
         expected = subprocess.run(["sh", "-c", look], cwd=ground.project, capture_output=True, check=True).stdout
         assert live.run(look).stdout.head == expected
     assert live._live.built == 1
+
+
+def find_stale(ground: Ground, live: Live) -> list[str]:
+    """Return the edits deep down in the project that the next command does not see. Nobody touches the top itself."""
+    look = "find . -type f -not -path './.git/*' | sort | xargs grep -H ''; cat top/deep/fresh"
+    stale = []
+    for number, (name, edit) in enumerate(EDITS.items()):
+        shutil.rmtree(ground.project / "top/deep", ignore_errors=True)
+        ground.write("top/deep/file", "before\n")
+        ground.write("top/deep/dir/inner", "before\n")
+        live.run(look)
+        edit(ground.project / "top/deep")
+        expected = subprocess.run(["sh", "-c", look], cwd=ground.project, capture_output=True, check=False).stdout
+        stale += [name] if live.run(look).stdout.head != expected else []
+        assert live._live.built == 1, number
+    return stale
+
+
+def test_layers_that_stay_attached_show_every_edit_deep_down(
+    ground: Ground, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: an overlay that is not told to look again shows what it has looked up before."""
+    ground.write("top/deep/file")
+    mounts = "grep -c . /proc/self/mountinfo; grep overlay /proc/self/mountinfo"
+    with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox:
+        with sandbox.live() as live:
+            before = printed(live.run(mounts))
+            assert find_stale(ground, live) == []
+            assert printed(live.run(mounts)) == before
+            live.run("echo x > f", after="discard")
+            assert printed(live.run(mounts)) != before
+        stop_launchers()
+        monkeypatch.setattr(spawner, "refresh", lambda _filesystem: True)
+        with sandbox.live() as live:
+            assert {"renamed over", "new", "directory replaced"} <= set(find_stale(ground, live))
+
+
+def test_where_an_overlay_can_not_be_refreshed_it_is_exchanged(
+    ground: Ground, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.write("top/deep/file")
+    monkeypatch.setattr(spawner, "refresh", lambda _filesystem: False)
+    with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox, sandbox.live() as live:
+        assert find_stale(ground, live) == []
+
+
+def test_a_secret_in_the_place_of_a_directory_is_hidden_from_the_next_command(
+    ground: Ground, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: masks that are never found anew go on showing that name."""
+    secret = ground.project / ".env"
+
+    def show_directory() -> None:
+        secret.unlink(missing_ok=True)
+        ground.write(".env/inner", "shown\n")
+        assert printed(live.run("cat .env/inner")) == "shown\n"
+
+    def put_secret() -> None:
+        shutil.rmtree(secret)
+        secret.write_text("TOKEN=1\n")
+
+    for _ in range(10):
+        show_directory()
+        put_secret()
+        assert live.run("cat .env").exit_code != 0
+    show_directory()
+    monkeypatch.setattr(live._masks, "_last", ((), live._masks.find()))
+    monkeypatch.setattr(live._masks, "_look", lambda: ())
+    put_secret()
+    assert printed(live.run("cat .env")) == "TOKEN=1\n"
+
+
+def test_in_strict_a_door_stays_as_long_as_nothing_is_written(ground: Ground) -> None:
+    with ground.sandbox(profile="strict") as sandbox, sandbox.live() as live:
+        live.run("true")
+        first = live._live._door
+        assert live.run("ls", after="hold").outcome == Exited(code=0)
+        assert live._live._door is first
+        assert kinds(live.run("echo x > f", after="hold").changes) == {"f": "added"}
+        assert kinds(live.run("cat f > g", after="hold").changes) == {"g": "added"}
+        assert live._live._door is not first
+
+
+def test_the_kernel_is_asked_whether_a_process_is_left_and_not_the_door(
+    ground: Ground, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: if the door alone were believed, one that lies would leave a process with the layers."""
+    monkeypatch.setattr(door.DoorLoop, "_is_quiet", lambda _loop: True)
+    with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox:
+        for is_asked in (True, False):
+            with sandbox.live() as live:
+                live.run("true")
+                if not is_asked:
+                    monkeypatch.setattr(live._live, "_is_quiet", lambda: True)
+                word = lasting()
+                live.run(f"sleep {word} & true", after="hold")
+                assert bool(processes_with(word)) is not is_asked
+                assert live._live.built == 1
+            assert processes_with(word) == []
 
 
 def test_what_is_no_project_stays_between_commands(live: Live) -> None:

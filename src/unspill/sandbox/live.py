@@ -62,7 +62,7 @@ from unspill.sandbox.scan import (
     is_unwritten,
     tell_cancelled,
 )
-from unspill.sandbox.secrets import find_masks, search_aside, with_covers
+from unspill.sandbox.secrets import KnownMasks, search_aside, with_covers
 from unspill.sandbox.terminal import Terminal
 
 TYPE_CHECKING = False
@@ -208,7 +208,8 @@ class Live:
         self._project = project
         self._options = options
         self._broker = broker
-        self._live = LiveSandbox(project.means.facts)
+        self._live = LiveSandbox(project.means.facts, keeps_layers=True)
+        self._masks = KnownMasks(project)
         # Whoever has it may begin or end a run; foreground runs also wait for their turn
         self._lock = allocate_lock()
         self._turn = allocate_lock()
@@ -417,7 +418,7 @@ class Live:
         built = self._project.means.policy.limits
         wanted = built if limits is None else limits
         # These two are the caller's to watch; the others are set when the sandbox is built
-        if wanted.replace(wall_s=built.wall_s, output_bytes=built.output_bytes) != built:
+        if limits is not None and limits.replace(wall_s=built.wall_s, output_bytes=built.output_bytes) != built:
             raise UsageError("a live sandbox keeps the limits that it was built with", remedy=_PLAIN_RUN)
         return wanted if timeout is None else wanted.replace(wall_s=timeout)
 
@@ -472,7 +473,7 @@ class Live:
     def _again(self, span: Span, spec: RunSpec) -> Span | None:
         """Return a span that was kept, for another command; None if that would see something else by now."""
         project = self._project
-        masks, places = find_masks(project), get_places(project)
+        masks, places = self._masks.find(), get_places(project)
         if span.seen != self._look(masks) or (places is not span.places and places != span.places):
             self._drop_span(span)
             return None
@@ -522,7 +523,7 @@ class Live:
                 places = use.__enter__()
                 lasting.append(use)
             lasting.append(MaskUse(project.store.state).__enter__())
-            masks = find_masks(project)
+            masks = self._masks.find()
             span = Span(spec, masks, places or get_places(project), self._look(masks))
             span.under_way = open_run(
                 project.store,
@@ -630,8 +631,9 @@ class Live:
         )
 
     def _settle_copies(self, span: Span) -> None:
-        """Have in the layers all that checkpoints know of them; nothing has them mounted any more."""
+        """Have in the layers all that checkpoints know of them, when nothing has them mounted any more."""
         if span.copies is not None:
+            self._live.withdraw()
             span.copies.settle()
 
     def _leave(
@@ -663,6 +665,8 @@ class Live:
             if span.is_unwritten() and not self._is_closed:
                 return self._keep(span, run, plan, performed, traffic, begun).replace(shared_with=others)
             self._span = None
+            # Nothing is scanned that anything could still write
+            self._live.withdraw()
             try:
                 performed, changes = look_at_layers(performed, plan, span.under_way)
                 performed = with_hints(self._project, plan, performed, span.masks)
@@ -681,6 +685,7 @@ class Live:
         self, span: Span, run: Run, plan: Plan, performed: Performed, traffic: Traffic | None, begun: float
     ) -> RunResult:
         """End a run that has written nothing, and keep its layers for the next."""
+        self._live.prepare(plan)
         performed = with_hints(self._project, plan, with_remedy(performed, plan), span.masks)
         self._project.store.runs.end(ended_run(run, performed))
         end_going_on(run.id)
@@ -688,7 +693,6 @@ class Live:
             self._project.store.traffic.put(run.id, traffic)
         span.drop_copies()
         span.unlock()
-        self._live.prepare(plan)
         refuse_bad_directory(performed.outcome, plan.cwd)
         return self._result(span, run, plan, performed, begun, traffic)
 
