@@ -2,22 +2,31 @@
 """Live sandboxes: each command has layers and a result of its own, and is as closed in as in a sandbox of its own."""
 
 import os
+import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.figures import record_figure
+from tests.kernel.checkpoint_writers import WRITERS
+from tests.kernel.test_checkpoints import tree
 from tests.support import Ground, kinds, lasting, printed, processes_with, short
 from unspill import Cancelled, Exited, NeverStarted, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import HostError, UsageError
 from unspill.host import door, libc, spawner
+from unspill.layers.locks import upper_dir
+from unspill.model.run import LayerId
 from unspill.runner.launcher import stop_launchers
 from unspill.sandbox.live import Live
 
@@ -76,10 +85,10 @@ EDITS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def test_the_next_command_sees_every_edit_of_the_person(ground: Ground, live: Live) -> None:
-    """A live overlay would go on showing what it has looked up before."""
+def test_the_next_command_sees_every_edit_of_the_person(ground: Ground, live: Live, full: bool) -> None:
+    """A live overlay would go on showing what it has looked up before. With `--full` there are 100 edits."""
     look = "find . -type f -not -path './.git/*' | sort | xargs grep -H ''"
-    for edit in EDITS.values():
+    for edit in (*EDITS.values(),) * (20 if full else 1):
         for path in ground.project.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         ground.write("file", "before\n")
@@ -222,6 +231,61 @@ def test_nothing_writes_to_a_layer_that_was_scanned(ground: Ground, live: Live, 
     assert processes_with(word) == []
     assert not kinds(live.run("cat f 2>/dev/null; true", after="hold").changes)
     assert isinstance(result.outcome, Exited)
+
+
+# Each goes on writing when the command has ended, in a way of its own
+DAEMONS = (
+    "(while :; do date +%N > loop; done) &",
+    "setsid sh -c 'while :; do mv a b; mv b a; done' 2>/dev/null & : > a;",
+    "exec 7> kept; (trap '' TERM HUP INT; while :; do echo x >&7; done) &",
+    "(cd dir && exec sh -c 'while :; do : > made; rm made; done') &",
+    ": > bits; (sh -c 'while :; do chmod 600 bits; chmod 644 bits; done' &) ;",
+    f"{shlex.join(['python3', '-c', WRITERS['mapper']])} > up & while ! [ -s up ]; do :; done;",
+)
+
+
+def layer_trees(sandbox: Sandbox) -> dict[str, dict[str, tuple[int, bytes]]]:
+    """Return what lies in each layer that is held."""
+    store = sandbox._project.store
+    layers = store.layers.sealed(sandbox._project.row.id)
+    return {layer.id: tree(upper_dir(store.state, layer.id)) for layer in layers}
+
+
+def stamps(top: Path) -> dict[Path, tuple[int, bytes]]:
+    """Return of each file when it was last changed, and its content."""
+    found = {}
+    for path in top.rglob("*"):
+        # It may be gone again
+        with suppress(OSError):
+            found[path] = path.lstat().st_ctime_ns, path.read_bytes() if path.is_file() else b""
+    return found
+
+
+def test_no_daemon_writes_to_a_layer_after_its_scan(ground: Ground, sandbox: Sandbox, live: Live, full: bool) -> None:
+    """The time buys 12 spans with one to six daemons each, and 1,000 with `--full`."""
+    spans, chance = 1_000 if full else 12, random.Random(1)
+    ground.write("dir/inner")
+    for number in range(spans):
+        chosen = " ".join(chance.sample(DAEMONS, 1 + number % len(DAEMONS)))
+        live.run(f"{chosen} echo {number} > number", after="hold")
+        before = layer_trees(sandbox)
+        assert live.run("cat number", after="hold").stdout.head == b"%d\n" % number
+        assert layer_trees(sandbox) == before
+        if number % 10 == 9:
+            sandbox.discard()
+    record_figure("late writes", "0 layers changed after their scan", f"{spans} spans with 1 to 6 daemons")
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_a_daemon_that_lives_on_writes_to_the_layer(sandbox: Sandbox, live: Live, ground: Ground, daemon: str) -> None:
+    """The control: each of them would have changed it."""
+    ground.write("dir/inner")
+    run = live.start(f"{daemon} echo up; sleep 1000", after="hold")
+    assert run.output(0, timeout=20)[0] == b"up\n"
+    layers = Path(os.fsdecode(upper_dir(sandbox._project.store.state, LayerId(""))))
+    first, end = stamps(layers), time.monotonic() + 20
+    while stamps(layers) == first:
+        assert time.monotonic() < end
 
 
 ENDS = {
