@@ -280,7 +280,7 @@ def _is_in_vfork(pid: int, tid: int) -> bool:
 
 
 def _maps_of(pid: int) -> bytes:
-    """Return what a process has mapped: what any of its threads tells, since a first one that has ended tells nothing."""
+    """Return what a process has mapped, as any of its threads tells: a first one that has ended tells nothing."""
     if found := _read_all(b"/proc/%d/maps" % pid):
         return found
     try:
