@@ -40,7 +40,7 @@ from unspill.model.plan import File, Overlay, Tmpfs
 from unspill.model.run import NeverStarted
 from unspill.plan.argv import build_fence, handled_rights, rule_rights
 from unspill.plan.build import COMMAND_FILE
-from unspill.runner.launcher import launch, make_group_of, umask_of_caller
+from unspill.runner.launcher import fresh_directories, launch, make_group_of, temporary_of, umask_of_caller
 from unspill.runner.watch import (
     RunControl,
     RunPipes,
@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from unspill.model.plan import Facts, MountOp, Plan
     from unspill.model.run import LimitName, Outcome, RunId
     from unspill.runner.launcher import Launched
+
+    # How many there are, and some of them
+    Named = tuple[int, list[bytes]]
 
     class OpenPorts(Protocol):
         """Who opens ports of a sandbox. `enter` is called when it is there, with its number and what listens inside.
@@ -108,8 +111,7 @@ def shape_of(plan: Plan, machine: str) -> Plan:
             mounts.append(operation)
     # The last one makes the root read-only
     mounts.insert(len(mounts) - 1, File(content=program, dest=WAITER, mode=0o555, why="keeps the sandbox alive"))
-    # What only the caller watches is none of the sandbox's
-    limits = plan.limits.replace(wall_s=None, output_bytes=None)
+    limits = plan.limits.of_sandbox()
     return plan.replace(
         mounts=tuple(mounts), argv=(WAITER,), cwd=b"/", environ=(), limits=limits, staged=False, warnings=()
     )
@@ -128,8 +130,10 @@ def overlays_of(plan: Plan) -> Overlays:
 class LiveSandbox:
     """A sandbox that stays between commands; the engine is `mount`, with our own namespaces. Threads may share it."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, *, is_isolated: bool = False) -> None:
+        """Prepare one. `is_isolated`: it ends with a command that left something in it: the next finds nothing."""
         self._facts = facts
+        self.is_isolated = is_isolated
         # Whoever has it may change what follows, and talk to the spawner
         self._lock = allocate_lock()
         self._shape: Plan | None = None
@@ -173,6 +177,8 @@ class LiveSandbox:
             if not self._alive and (self._launched is None or not is_like or is_dead(self._init_fd, 0)):
                 self._close()
                 self._build(shape, control)
+                if self.is_isolated:
+                    self._watch_memory(plan)
             try:
                 return self._join(plan, overlays, control, pipes)
             except BaseException:
@@ -201,24 +207,25 @@ class LiveSandbox:
         self._alive.add(joined)
         return joined
 
-    def leave(self, joined: Joined, *, has_left: bool) -> tuple[int, list[bytes]]:
+    def leave(self, joined: Joined, *, has_left: bool) -> tuple[Named, Named]:
         """Take note that a command has ended. With the last one, what they left is killed and the layers are detached.
 
-        Return how many processes were killed, and the command lines of some.
+        Return how many files are lost and processes were killed, and the paths and command lines of some.
         """
+        lost: Named = (0, [])
+        killed: Named = (0, [])
         with self._lock:
             if joined not in self._alive:
-                return 0, []  # the sandbox has ended before
+                return lost, killed  # the sandbox has ended before
             self._alive.remove(joined)
             if self._alive:
-                return 0, []
-            killed: tuple[int, list[bytes]] = (0, [])
+                return lost, killed
             if has_left:
                 [killed] = self._ask(("look",), "seen")
                 self._clear()
             if self._launched is not None:
-                self._detach()
-            return killed
+                lost = self._detach()
+            return lost, killed
 
     def prepare(self, plan: Plan) -> None:
         """Have the layers of the next command attached, and a door made if it needs one, while the caller goes on."""
@@ -302,6 +309,13 @@ class LiveSandbox:
                 self._clear()
             else:
                 joined.order(("kill",))
+
+    def _watch_memory(self, plan: Plan) -> None:
+        """Have it looked at each quiet point what commands left in memory. The plan knows where the home is."""
+        assert self._launched is not None
+        temporary = tuple((top, {**planned, WAITER: None}) for top, planned in temporary_of(plan))
+        self._launched.ask(("watch", fresh_directories(plan), temporary))
+        self._expected.append("watched")
 
     def _build(self, shape: Plan, control: RunControl) -> None:
         pipes = RunPipes(has_stdin=False)
@@ -516,14 +530,22 @@ class LiveSandbox:
         while self._expected:
             self._answer(self._expected.pop(0))
 
-    def _detach(self) -> None:
-        """Take the layers away; where anything still uses them, the sandbox is ended."""
+    def _detach(self) -> Named:
+        """Take the layers away; where anything still uses them, the sandbox is ended.
+
+        Return what is lost in memory: where nothing of a command may be left, the sandbox is ended for it.
+        """
         try:
             self._await_answers()
             self._attached = ()
-            self._ask(("detach",), "detached")
+            is_left, lost = self._ask(("detach",), "detached")
         except SandboxUnavailable:
             self._close()
+            return 0, []
+        if is_left:
+            self._close()
+        found: Named = lost
+        return found
 
     def close(self) -> None:
         """End the sandbox and return when every process of it is dead."""
@@ -637,8 +659,8 @@ class Joined:
 
     def _end(self, status: bytes, *, has_left: bool = False) -> tuple[Any, list[int]]:
         self._is_over = True
-        killed = self._sandbox.leave(self, has_left=has_left)
-        return ("ended", status, (0, []), killed), []
+        lost, killed = self._sandbox.leave(self, has_left=has_left)
+        return ("ended", status, lost, killed), []
 
     def order(self, words: tuple[Any, ...]) -> None:
         """Have the door do something with this command: `("signal", number)` or `("kill",)`."""
@@ -665,8 +687,7 @@ class Joined:
 
 def _is_for_same(plan: Plan, other: Plan) -> bool:
     """Tell whether two plans are surely for the same sandbox: one is the other with another command or other layers."""
-    limits = other.limits.replace(wall_s=plan.limits.wall_s, output_bytes=plan.limits.output_bytes)
-    if plan.limits != limits or len(plan.mounts) != len(other.mounts):
+    if plan.limits.of_sandbox() != other.limits.of_sandbox() or len(plan.mounts) != len(other.mounts):
         return False
     pairs = zip(plan.mounts, other.mounts, strict=True)
     if not all(ours is theirs or (_is_exchanged(ours, theirs) and ours.dest == theirs.dest) for ours, theirs in pairs):
