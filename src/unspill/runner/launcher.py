@@ -199,6 +199,8 @@ class Launched:
 
     # Why its command was not started: bwrap's status says that
     failure = None
+    # Known when the spawner tells of its start
+    init: tuple[int, int] | None = None
 
     def __init__(self, reply: socket, launcher: Launcher) -> None:
         self._reply = reply

@@ -4,7 +4,8 @@
 Its bwrap is a job like any other whose command only waits. Every overlay that can be written is left out of it,
 attached before the first command of several that are alive at once, and detached after the last: so each such span has
 layers of its own, and sees the live tree as it is then. Nothing uses a layer that is detached, which the kernel itself
-says; otherwise the whole sandbox is ended.
+says; otherwise the whole sandbox is ended. Where the kernel says that no process is left, layers may stay for the next
+command, if its caller finds them empty; the overlay is told to forget what it has looked up.
 
 What the door says comes from inside. It is believed how a command ended, as a command is believed its own exit code;
 whether a layer is still written to is never asked of it.
@@ -45,6 +46,7 @@ from unspill.runner.watch import (
     RunControl,
     RunPipes,
     find_servers,
+    identify,
     mount_refused,
     not_entered,
     not_executed,
@@ -130,9 +132,13 @@ def overlays_of(plan: Plan) -> Overlays:
 class LiveSandbox:
     """A sandbox that stays between commands; the engine is `mount`, with our own namespaces. Threads may share it."""
 
-    def __init__(self, facts: Facts, *, is_isolated: bool = False) -> None:
-        """Prepare one. `is_isolated`: it ends with a command that left something in it: the next finds nothing."""
+    def __init__(self, facts: Facts, *, keeps_layers: bool = False, is_isolated: bool = False) -> None:
+        """Prepare one. `keeps_layers`: its caller says by `withdraw` when layers that were used are to be detached.
+
+        `is_isolated`: it ends with a command that left something in it, so that the next finds nothing.
+        """
         self._facts = facts
+        self._keeps_layers = keeps_layers
         self.is_isolated = is_isolated
         # Whoever has it may change what follows, and talk to the spawner
         self._lock = allocate_lock()
@@ -143,9 +149,17 @@ class LiveSandbox:
         self._group: Group | None = None
         self._door: SocketType | None = None
         self._init_fd = -1
+        # Its pid here, and when it was started
+        self.init: tuple[int, int] | None = None
         self._listener: int | None = None
         self._alive: set[Joined] = set()
         self._attached: Overlays = ()
+        # By which these are refreshed, whether they have to be, and whether the fence is around others
+        self._filesystems: list[int] = []
+        self._is_used = False
+        self._is_fence_old = False
+        # The children of the door and of pid 1, as the kernel lists them
+        self._children: list[int] = []
         # What the spawner has still to say, and whether the door has
         self._expected: list[str] = []
         self._is_door_new = False
@@ -195,7 +209,7 @@ class LiveSandbox:
         if not self._alive:
             self._attach(overlays)
             # A fence is around directories that are there when it is set
-            if self._door is None or (plan.profile == "strict" and not self._is_door_new):
+            if self._door is None or (plan.profile == "strict" and self._is_fence_old):
                 self._ask_for_door(plan)
             self._await_door()
             self._enter_ports()
@@ -203,6 +217,7 @@ class LiveSandbox:
             if not self._alive:
                 self._detach()
             return None
+        self._is_used = True
         joined = Joined(self, self._send_command(plan, control, pipes), plan, control)
         self._alive.add(joined)
         return joined
@@ -210,6 +225,7 @@ class LiveSandbox:
     def leave(self, joined: Joined, *, has_left: bool) -> tuple[Named, Named]:
         """Take note that a command has ended. With the last one, what they left is killed and the layers are detached.
 
+        They may stay where the caller looks after them, and the kernel says that no process is left to use them.
         Return how many files are lost and processes were killed, and the paths and command lines of some.
         """
         lost: Named = (0, [])
@@ -223,15 +239,64 @@ class LiveSandbox:
             if has_left:
                 [killed] = self._ask(("look",), "seen")
                 self._clear()
-            if self._launched is not None:
-                lost = self._detach()
+            if self._launched is not None and self.is_isolated:
+                lost = self._end_if_left()
+            if self._launched is not None and not (self._keeps_layers and self._is_quiet()):
+                self._detach()
             return lost, killed
 
+    def _end_if_left(self) -> Named:
+        """End the sandbox if anything of a command is left in it; return what a plain run tells of that."""
+        try:
+            self._await_answers()
+            is_left, lost = self._ask(("left",), "left")
+        except SandboxUnavailable:
+            self._close()
+            return 0, []
+        if is_left or not self._is_quiet():
+            self._close()
+        found: Named = lost
+        return found
+
+    def _is_quiet(self) -> bool:
+        """Tell whether the kernel says that nothing but pid 1 and the door is alive.
+
+        Whoever loses its parent comes to the door, and whoever loses the door to pid 1: so in this order.
+        """
+        try:
+            return bool(self._children) and not any(os.pread(fd, 1, 0) for fd in self._children)
+        except OSError:
+            return False
+
+    def _watch_children(self, door: int) -> None:
+        """Open the lists of children of the door and of pid 1, where this kernel has them."""
+        self._close_children()
+        for pidfd in (door, self._init_fd):
+            pid = pid_of(pidfd)
+            try:
+                self._children.append(os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                self._close_children()
+                return
+        # Had one ended before, its number could be another's
+        if is_dead(door, 0) or is_dead(self._init_fd, 0):
+            self._close_children()
+
     def prepare(self, plan: Plan) -> None:
-        """Have the layers of the next command attached, and a door made if it needs one, while the caller goes on."""
+        """Have the layers of the next command attached or refreshed, and a door made if it needs one.
+
+        The caller goes on meanwhile.
+        """
         with self._lock:
-            if self._launched is not None and not self._alive and not self._attached:
+            if self._launched is None or self._alive:
+                return
+            if self._attached and self._is_used:
+                # The kernel waits for the other processors, so not when the next command does
+                self._launched.ask(("refresh", len(self._attached)), tuple(self._filesystems))
+                self._expected.append("refreshed")
+            elif not self._attached:
                 self._attached = overlays_of(plan)
+                self._is_used, self._is_fence_old = False, True
                 self._launched.ask(("attach", self._attached))
                 self._expected.append("attached")
                 if plan.profile == "strict":
@@ -356,6 +421,7 @@ class LiveSandbox:
         match words:
             case ("started",) if descriptors:
                 self._init_fd = descriptors[0]
+                self.init = identify(self._init_fd)
                 self._listener = descriptors[1] if len(descriptors) > 1 else None
             case ("started",):
                 raise SandboxUnavailable("no descriptor is left for the live sandbox", remedy=DESCRIPTORS_REMEDY)
@@ -389,7 +455,19 @@ class LiveSandbox:
 
     def _answer(self, answer: str) -> Any:
         message = self._message()
-        match None if message is None else message[0]:
+        words, descriptors = (None, []) if message is None else message
+        match words:
+            case ("attached",) if answer == "attached":
+                self._filesystems = descriptors
+                return []
+            case ("refreshed", is_done) if answer == "refreshed":
+                self._is_used = not is_done
+                return []
+            case ("made",) if answer == "made":
+                if descriptors:
+                    self._watch_children(descriptors[0])
+                _close_all(descriptors)
+                return []
             case (found, *rest) if found == answer:
                 return rest
             case ("refused", dest, code, text):
@@ -407,6 +485,7 @@ class LiveSandbox:
         assert self._launched is not None
         ours, theirs = make_pair()
         self._door, self._is_door_new = ours, True
+        self._is_fence_old = False
         try:
             self._launched.ask(("door", plan.filter, fence), (theirs.fileno(),))
             self._expected.append("made")
@@ -499,6 +578,8 @@ class LiveSandbox:
 
     def started_descriptors(self, *, with_listener: bool) -> list[int]:
         """Return copies of what a caller gets when a command is started: pid 1, and the way out where it has one."""
+        if self.init is not None and not with_listener:
+            return []
         with self._lock:
             kept = (self._init_fd, self._listener if with_listener else None)
             return [os.dup(fd) for fd in kept if fd is not None and fd >= 0]
@@ -517,35 +598,36 @@ class LiveSandbox:
 
     def _attach(self, overlays: Overlays) -> None:
         self._await_answers()
-        if self._attached == overlays:
+        # Layers that were used show what somebody has looked up, and not always what is there
+        if self._attached == overlays and not self._is_used:
             return
         if self._attached:
-            self._attached = ()
-            self._ask(("detach",), "detached")
+            self._ask_to_detach()
         self._ask(("attach", overlays), "attached")
         self._attached = overlays
+        self._is_used, self._is_fence_old = False, True
+
+    def _ask_to_detach(self) -> None:
+        self._attached = ()
+        self._forget_filesystems()
+        self._ask(("detach",), "detached")
+
+    def _forget_filesystems(self) -> None:
+        _close_all(self._filesystems)
+        self._filesystems = []
 
     def _await_answers(self) -> None:
         """Hear what the spawner has to say of what it was asked for in advance."""
         while self._expected:
             self._answer(self._expected.pop(0))
 
-    def _detach(self) -> Named:
-        """Take the layers away; where anything still uses them, the sandbox is ended.
-
-        Return what is lost in memory: where nothing of a command may be left, the sandbox is ended for it.
-        """
+    def _detach(self) -> None:
+        """Take the layers away; where anything still uses them, the sandbox is ended."""
         try:
             self._await_answers()
-            self._attached = ()
-            is_left, lost = self._ask(("detach",), "detached")
+            self._ask_to_detach()
         except SandboxUnavailable:
             self._close()
-            return 0, []
-        if is_left:
-            self._close()
-        found: Named = lost
-        return found
 
     def close(self) -> None:
         """End the sandbox and return when every process of it is dead."""
@@ -558,6 +640,8 @@ class LiveSandbox:
             self.ports.leave()
         self._alive.clear()
         self._attached, self._expected = (), []
+        self._forget_filesystems()
+        self._close_children()
         launched, self._launched = self._launched, None
         if launched is not None:
             launched.kill()
@@ -570,7 +654,7 @@ class LiveSandbox:
         if self._init_fd >= 0:
             is_dead(self._init_fd)
         _close_all(fd for fd in (self._init_fd, self._listener) if fd is not None and fd >= 0)
-        self._init_fd, self._listener = -1, None
+        self._init_fd, self.init, self._listener = -1, None, None
         if self._group is not None:
             self._group.remove()
             self._group = None
@@ -579,6 +663,10 @@ class LiveSandbox:
         if self._door is not None:
             self._door.close()
             self._door = None
+
+    def _close_children(self) -> None:
+        _close_all(self._children)
+        self._children = []
 
     def reached(self) -> LimitName | None:
         """Return which bound of the control group was reached, if there is one."""
@@ -625,6 +713,7 @@ class Joined:
         self._plan = plan
         self._terminal = control.terminal
         self._has_way_out = control.on_listener is not None
+        self.init = sandbox.init
         self.run = control.run
         self._is_over = False
         # Why it was not started, if it was not
@@ -687,7 +776,9 @@ class Joined:
 
 def _is_for_same(plan: Plan, other: Plan) -> bool:
     """Tell whether two plans are surely for the same sandbox: one is the other with another command or other layers."""
-    if plan.limits.of_sandbox() != other.limits.of_sandbox() or len(plan.mounts) != len(other.mounts):
+    if plan.limits is not other.limits and plan.limits.of_sandbox() != other.limits.of_sandbox():
+        return False
+    if len(plan.mounts) != len(other.mounts):
         return False
     pairs = zip(plan.mounts, other.mounts, strict=True)
     if not all(ours is theirs or (_is_exchanged(ours, theirs) and ours.dest == theirs.dest) for ours, theirs in pairs):

@@ -63,7 +63,7 @@ from unspill.sandbox.scan import (
     is_unwritten,
     tell_cancelled,
 )
-from unspill.sandbox.secrets import find_masks, search_aside, with_covers
+from unspill.sandbox.secrets import KnownMasks, search_aside, with_covers
 from unspill.sandbox.terminal import Terminal
 
 TYPE_CHECKING = False
@@ -224,7 +224,8 @@ class Live:
         self._project = project
         self._options = options
         self._broker = broker
-        self._live = LiveSandbox(project.means.facts, is_isolated=is_isolated)
+        self._live = LiveSandbox(project.means.facts, keeps_layers=True, is_isolated=is_isolated)
+        self._masks = KnownMasks(project)
         # Whoever has it may begin or end a run; foreground runs also wait for their turn
         self._lock = allocate_lock()
         self._turn = allocate_lock()
@@ -440,7 +441,7 @@ class Live:
     def _bounds(self, timeout: float | None, limits: Limits | None) -> Limits:
         built = self._project.means.policy.limits
         wanted = built if limits is None else limits
-        if wanted.of_sandbox() != built.of_sandbox():
+        if limits is not None and limits.of_sandbox() != built.of_sandbox():
             raise UsageError("a live sandbox keeps the limits that it was built with", remedy=_PLAIN_RUN)
         return wanted if timeout is None else wanted.replace(wall_s=timeout)
 
@@ -497,7 +498,7 @@ class Live:
     def _again(self, span: Span, spec: RunSpec) -> Span | None:
         """Return a span that was kept, for another command; None if that would see something else by now."""
         project = self._project
-        masks, places = find_masks(project), get_places(project)
+        masks, places = self._masks.find(), get_places(project)
         if span.seen != self._look(masks) or (places is not span.places and places != span.places):
             self._drop_span(span)
             return None
@@ -549,7 +550,7 @@ class Live:
                 places = use.__enter__()
                 lasting.append(use)
             lasting.append(MaskUse(project.store.state).__enter__())
-            masks = find_masks(project)
+            masks = self._masks.find()
             span = Span(spec, masks, places or get_places(project), self._look(masks))
             span.under_way = open_run(
                 project.store,
@@ -666,8 +667,9 @@ class Live:
         )
 
     def _settle_copies(self, span: Span) -> None:
-        """Have in the layers all that checkpoints know of them; nothing has them mounted any more."""
+        """Have in the layers all that checkpoints know of them, when nothing has them mounted any more."""
         if span.copies is not None:
+            self._live.withdraw()
             span.copies.settle()
 
     def _leave(
@@ -699,6 +701,8 @@ class Live:
             if span.is_unwritten() and not self._is_closed:
                 return self._keep(span, run, plan, performed, traffic, begun).replace(shared_with=others)
             self._span = None
+            # Nothing is scanned that anything could still write
+            self._live.withdraw()
             try:
                 performed, changes = look_at_layers(performed, plan, span.under_way)
                 performed = with_hints(self._project, plan, performed, span.masks)
@@ -717,6 +721,7 @@ class Live:
         self, span: Span, run: Run, plan: Plan, performed: Performed, traffic: Traffic | None, begun: float
     ) -> RunResult:
         """End a run that has written nothing, and keep its layers for the next."""
+        self._live.prepare(plan)
         performed = with_hints(self._project, plan, with_remedy(performed, plan), span.masks)
         self._project.store.runs.end(ended_run(run, performed))
         end_going_on(run.id)
@@ -724,7 +729,6 @@ class Live:
             self._project.store.traffic.put(run.id, traffic)
         span.drop_copies()
         span.unlock()
-        self._live.prepare(plan)
         refuse_bad_directory(performed.outcome, plan.cwd)
         return self._result(span, run, plan, performed, begun, traffic)
 
