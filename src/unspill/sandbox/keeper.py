@@ -29,6 +29,7 @@ from unspill.errors import SandboxUnavailable, UnspillError, UsageError
 from unspill.host.dirfd import make_pipe
 from unspill.layers.locks import SandboxLock, keeper_files, refuse_served, tell_kept
 from unspill.model import change, operation, run
+from unspill.model.change import Selection
 from unspill.model.run import InheritedInput, NeverStarted, RunId, SandboxId, Started, exit_code_of
 from unspill.record import Record
 from unspill.sandbox.result import RunResult, unsettled_text
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, Self
 
+    from unspill.model.operation import Operation
     from unspill.model.policy import After
-    from unspill.model.run import Event
+    from unspill.model.run import Event, Hint
     from unspill.runner.background import BackgroundRun
     from unspill.runner.watch import AttachedTerminal
     from unspill.sandbox.ports import WantedPorts
@@ -185,6 +187,14 @@ class KeeperLink:
         """Ask for something that ends runs, and return how they did."""
         found: tuple[RunResult, ...] = from_form(self.ask(what, **words)["results"])
         return found
+
+    def apply(self, selection: Selection) -> tuple[Operation | None, tuple[Hint, ...]]:
+        """Have applied what a selection chooses of what was changed so far; hunks and consents it must not have."""
+        paths, globs, overwrite = (
+            [*map(os.fsdecode, names)] for names in (selection.paths, selection.globs, selection.overwrite)
+        )
+        found = self.ask("apply", paths=paths, globs=globs, overwrite=overwrite)
+        return from_form(found["operation"]), from_form(found["hints"])
 
     def give_up(self) -> None:
         """Cancel what was asked for; the answer still comes."""
@@ -593,6 +603,8 @@ class Keeper:
                 # It ends with this client
                 self._tied[client] = self._find(number)
                 return {}
+            case {"do": "apply", "paths": list(paths), "globs": list(globs), "overwrite": list(overwrite)}:
+                return self._apply(Selection(paths=_names(paths), globs=_names(globs), overwrite=_names(overwrite)))
             case {"do": "stop", "run": int(number)}:
                 return {"results": to_form(self._stop((self._find(number),)))}
             case {"do": "stop"}:
@@ -681,6 +693,14 @@ class Keeper:
             os.close(ended)
         return {"result": to_form(terminal.wait())}
 
+    def _apply(self, selection: Selection) -> dict[str, Any]:
+        """Apply what a person chooses of what the commands have changed so far, while they go on."""
+        found = self._live.checkpoint(selection=selection)
+        why = found.unsettled or found.problem
+        if why:
+            raise SandboxUnavailable(f"nothing was applied: {why}", remedy="Try again.")
+        return {"operation": to_form(found.operation), "hints": to_form(found.hints)}
+
     def _stop(self, runs: tuple[BackgroundRun, ...]) -> tuple[RunResult, ...]:
         """End runs: by a signal that they can handle, and then for good."""
         for one in runs:
@@ -739,6 +759,12 @@ def _checked_command(command: Any) -> str | list[str]:
     if isinstance(command, str) or (isinstance(command, list) and all(isinstance(word, str) for word in command)):
         return command
     raise UsageError("not a command")
+
+
+def _names(words: list[Any]) -> tuple[bytes, ...]:
+    if not all(isinstance(word, str) for word in words):
+        raise UsageError("not names of files")
+    return tuple(map(os.fsencode, words))
 
 
 def _checked(options: Any) -> dict[str, Any]:
