@@ -27,8 +27,8 @@ from unspill.cli.output import (
     size_text,
     when_text,
 )
+from unspill.cli.run import find_kept
 from unspill.errors import DeniedError, UsageError
-from unspill.lazy import lazy_module
 from unspill.model.change import Hunks, Selection
 from unspill.policy.paths import quote, shell_word, wrap
 from unspill.store.permissions import SHORTEST
@@ -41,13 +41,10 @@ if TYPE_CHECKING:
     from unspill.cli.main import Arguments
     from unspill.model.change import ChangeSet, Consent
     from unspill.model.operation import Operation
-    from unspill.sandbox import keeper
     from unspill.sandbox.history import Backup
     from unspill.sandbox.review import Review, Reviews
     from unspill.sandbox.sandbox import Sandbox
     from unspill.store.operations import FileRow
-else:
-    keeper = lazy_module("unspill.sandbox.keeper")  # lazy: background runs
 
 _GLOB = Option(name="--glob", metavar="PATTERN", repeated=True, help="matching paths; ** crosses slashes (repeatable)")
 _HUNK = Option(
@@ -237,10 +234,10 @@ def _apply_beside(arguments: Arguments, sandbox: Sandbox) -> Operation | None:
     Raises:
         UsageError: it needs what the person was shown, and of what is still being written nothing was shown.
     """
-    link = keeper.find_keeper(sandbox._project.store.state, sandbox.id)
-    if link is None:
+    found = find_kept(sandbox)
+    if found is None:
         return None
-    with link:
+    with found as kept:
         for name in ("--include", "--hunk", "--run"):
             if arguments.flag(name):
                 raise UsageError(
@@ -251,7 +248,7 @@ def _apply_beside(arguments: Arguments, sandbox: Sandbox) -> Operation | None:
         overwrite = tuple(_absolute_path(word) for word in arguments.values("--overwrite"))
         if selection.is_everything:
             selection = selection.replace(paths=overwrite)
-        operation, hints = link.apply(selection.replace(overwrite=overwrite))
+        operation, hints = kept.link.apply(selection.replace(overwrite=overwrite))
     lines = ["\n  ".join(filter(None, (hint.text, hint.remedy))) for hint in hints]
     if operation is not None and sandbox.changes():
         lines.append(f"What earlier runs hold stays held until the background runs end: unspill stop {sandbox.name}")

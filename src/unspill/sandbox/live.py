@@ -63,7 +63,7 @@ from unspill.sandbox.scan import (
     tell_cancelled,
 )
 from unspill.sandbox.secrets import find_masks, search_aside, with_covers
-from unspill.sandbox.terminal import Terminal
+from unspill.sandbox.terminal import KeptSide, KeptTerminal, Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -348,6 +348,33 @@ class Live:
             return never_begun(self._project) if entered is None else self._follow(*entered)
 
         terminal = Terminal(run, size)
+        self._terminals = [other for other in self._terminals if other.is_alive()] + [terminal]
+        return terminal
+
+    def kept_terminal(
+        self,
+        command: Command,
+        size: tuple[int, int] = _SIZE,
+        *,
+        working_dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        after: After | None = None,
+    ) -> KeptTerminal:
+        """Start a command on a terminal that somebody may leave and come back to. All else is as in `terminal`."""
+        spec = self._spec(command, working_dir, env, None, None, None, after, None)
+        spec = spec.replace(limits=spec.limits.replace(wall_s=timeout))
+        side = KeptSide(self._project.store.state)
+
+        def run(attached: AttachedTerminal, cancel_fd: int) -> RunResult:
+            entered = self._enter(spec.replace(terminal=attached, cancel_fd=cancel_fd))
+            # Whoever could give up has this object only when the run is begun
+            assert entered is not None
+            side.run = entered[1]
+            side.order = lambda *words: self._live.order(side.run.id, words)
+            return self._follow(*entered)
+
+        terminal = KeptTerminal(side, run, size)
         self._terminals = [other for other in self._terminals if other.is_alive()] + [terminal]
         return terminal
 
