@@ -15,6 +15,8 @@ from typing import Final
 
 TABLE: Final = Path(__file__).parents[1] / "docs" / "security" / "figures.md"
 HEADER: Final = ("| figure | value | note | date |", "|---|---|---|---|")
+COMPATIBILITY: Final = Path(__file__).parents[1] / "docs" / "compatibility.md"
+AGENTS_HEADER: Final = ("| agent, mode | version | result | date |", "|---|---|---|---|")
 
 
 def record_figure(name: str, value: str | float, note: str, *, table: Path = TABLE) -> None:
@@ -30,22 +32,36 @@ def record_figure(name: str, value: str | float, note: str, *, table: Path = TAB
         ValueError: The document has no table of figures.
         OSError: The document cannot be written.
     """
-    if os.environ.get("UNSPILL_TEST_FULL") != "1":
-        return
     if os.environ.get("UNSPILL_TEST_VIEW") == "rootfs":
         name += ", in view rootfs"
     shown = value if isinstance(value, str) else f"{value:.4g}"
+    _record((name, shown, note), table, HEADER)
+
+
+def record_agent(name: str, mode: str, version: str, result: str, *, table: Path = COMPATIBILITY) -> None:
+    """Write the row of a coding agent in one mode, replacing the one of the last trial.
+
+    Raises:
+        ValueError: The document has no table of agents.
+        OSError: The document cannot be written.
+    """
+    _record((f"{name}, {mode}", version, result), table, AGENTS_HEADER)
+
+
+def _record(row: tuple[str, ...], table: Path, header: tuple[str, str]) -> None:
+    if os.environ.get("UNSPILL_TEST_FULL") != "1":
+        return
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     with _locked(table.parent):
-        _replace(table, with_row(table.read_text("utf-8"), _cells(name, shown, note, today)))
+        _replace(table, with_row(table.read_text("utf-8"), _cells(*row, today), header))
 
 
-def with_row(document: str, row: tuple[str, ...]) -> str:
+def with_row(document: str, row: tuple[str, ...], header: tuple[str, str] = HEADER) -> str:
     """Return `document` with `row` in its table, the rows in the order of their names."""
     lines = document.splitlines()
-    if HEADER[0] not in lines:
-        raise ValueError("the document has no table of figures")
-    start = lines.index(HEADER[0]) + len(HEADER)
+    if header[0] not in lines:
+        raise ValueError("the document has no such table")
+    start = lines.index(header[0]) + len(header)
     end = start
     while end < len(lines) and lines[end].startswith("|"):
         end += 1

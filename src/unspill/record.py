@@ -7,7 +7,8 @@ could not afford them. Nothing on the way of `unspill run` imports dataclasses, 
 
 from __future__ import annotations
 
-from _operator import attrgetter
+from _operator import attrgetter, call
+from itertools import repeat
 
 TYPE_CHECKING = False
 
@@ -31,6 +32,7 @@ def _getter(fields: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 class RecordType(type):
     """Turns the annotations of a class body into slots and keyword arguments."""
 
+    # By field, in their order
     _setters: dict[str, Any]
     _values: Callable[[Any], tuple[Any, ...]]
 
@@ -81,7 +83,15 @@ class Record(metaclass=RecordType):
 
     def replace(self, **values: Any) -> Self:
         """Return a copy in which the given fields have other values."""
-        return type(self)(**(self.as_dict() | values))
+        cls = type(self)
+        made = cls.__new__(cls)
+        # A setter returns None, so this calls all of them, with the loop in C
+        any(map(call, cls._setters.values(), repeat(made), cls._values(self)))
+        for field, value in values.items():
+            if field not in cls._setters:
+                raise TypeError(f"{cls.__name__} has no {field}")
+            cls._setters[field](made, value)
+        return made
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, not deep."""

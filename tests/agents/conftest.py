@@ -14,7 +14,7 @@ from tests.support import ground, known_facts, no_spawner_survives, parametrise_
 __all__ = ["ground", "known_facts", "no_spawner_survives", "prepared_programs", "trusted_bwrap"]
 
 if importlib.util.find_spec("mcp") is None:
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob = ["test_*.py", "*/test_*.py"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the attacks: a machine, and an arena on it."""
 
+from typing import Any
+
 import pytest
 
 from tests.attack.arena import Arena
@@ -14,6 +16,7 @@ from tests.support import (
     trusted_bwrap,
     without_own_namespace,
 )
+from unspill import Limits, RunResult, Sandbox
 
 __all__ = [
     "arena",
@@ -34,3 +37,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def arena(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Arena:
     """A machine to attack from inside."""
     return Arena(ground, monkeypatch)
+
+
+@pytest.fixture
+def through_live(monkeypatch: pytest.MonkeyPatch) -> list[RunResult]:
+    """Have every run of a sandbox made in a live one; return their results, as they come."""
+    results: list[RunResult] = []
+
+    def run(sandbox: Sandbox, command: Any, *, limits: Limits | None = None, **options: Any) -> RunResult:
+        policy = sandbox.policy if limits is None else sandbox.policy.replace(limits=limits)
+        with Sandbox(sandbox.project, name=sandbox.name, policy=policy) as built, built.live() as live:
+            results.append(live.run(command, **options))
+        return results[-1]
+
+    monkeypatch.setattr(Sandbox, "run", run)
+    return results

@@ -42,6 +42,7 @@ from tests.attack.terminals import typed_at
 from tests.figures import record_figure
 from tests.support import HOST_ROOT, chosen_views, is_rootfs_chosen
 from unspill import NeverStarted
+from unspill.errors import SandboxUnavailable
 from unspill.host.job import memory_file
 from unspill.model.plan import Overlay
 from unspill.model.policy import Network
@@ -195,6 +196,42 @@ def test_an_option_that_is_taken_away_lets_its_attack_succeed(arena: Arena, flag
                     assert not attack(arena), "the option alone does not stop it"
             stack.enter_context(arena.options_changed(composed(change, *others)))
         assert attack(arena)
+
+
+# The door of a live sandbox enters every namespace, or none at all, and takes on some defences itself
+IN_LIVE: Final = {
+    b"--unshare-ipc": "not entered",
+    b"--unshare-pid": "not entered",
+    b"--unshare-net": "not entered",
+    b"--unshare-uts": "not entered",
+    b"--unshare-cgroup-try": "not entered",
+    b"--disable-userns": "closed by the door",
+    b"--assert-userns-disabled": "closed by the door",
+    b"--cap-drop": "closed by the door",
+    b"--hostname": "open",
+    b"--proc": "open",
+    b"--dev": "open",
+    b"--seccomp": "closed by the door",
+}
+
+
+@pytest.mark.parametrize("flag", sorted(CASES), ids=os.fsdecode)
+@pytest.mark.usefixtures("through_live")
+def test_an_option_that_is_taken_away_opens_a_live_sandbox_no_further(arena: Arena, flag: bytes) -> None:
+    """What overlaps it is off, as in a plain run, where the attack succeeds."""
+    attack, change, *overlaps = CASES[flag]
+    assert not attack(arena)
+    others = [one for one in overlaps if callable(one)]
+    with ExitStack() as stack:
+        if len(others) < len(overlaps):
+            stack.enter_context(arena.without_filter())
+        if change is not None:
+            stack.enter_context(arena.options_changed(composed(change, *others)))
+        try:
+            found = "open" if attack(arena) else "closed by the door"
+        except SandboxUnavailable:
+            found = "not entered"
+    assert found == IN_LIVE[flag]
 
 
 def composed(*changes: Callable[[list[bytes]], list[bytes]]) -> Callable[[list[bytes]], list[bytes]]:

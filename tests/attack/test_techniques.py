@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from tests.attack.techniques.every import TECHNIQUES
 
 if TYPE_CHECKING:
     from tests.attack.techniques.record import Technique
+    from unspill import RunResult
     from unspill.model.plan import Facts
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.rootfs_view]
@@ -34,3 +36,22 @@ def test_a_technique_fails_and_succeeds_without_the_defence(
     if technique.needs_flaw and bwrap is not None and not bwrap.symlink_flaw:
         pytest.skip("this bwrap does not follow links while it sets up, so the control can't show anything")
     assert technique.control(arena), f"the control of {technique.id} shows nothing: {technique.removed}"
+
+
+# What never gets to a command, or is about what happens to changes afterwards in ways that a live sandbox shares
+WITHOUT_COMMAND = tuple("C10. D2. D3. D4. D5. D6. D7. D8. D11. E1. E3. E4. E5. E6. E7. E12.".split())
+GROUPS = {
+    group: [*found]
+    for group, found in groupby(TECHNIQUES, lambda one: one.id.rpartition(".")[0] + ".")
+    if group not in WITHOUT_COMMAND
+}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_technique_fails_in_a_live_sandbox_too(
+    arena: Arena, group: str, full: bool, through_live: list[RunResult]
+) -> None:
+    """The time buys the first of each group, and with `--full` all of them."""
+    for technique in GROUPS[group] if full else GROUPS[group][:1]:
+        assert not technique.attack(arena), technique.tries
+    assert through_live

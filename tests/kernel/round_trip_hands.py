@@ -4,7 +4,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from tests.kernel.round_trip_tree import ROOT, Difference, Layer, Node, Tree, ancestors, below, parent
+from tests.kernel.round_trip_tree import ROOT, Difference, Layer, Node, Tree, ancestors, below, fill, has_moved, parent
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,15 @@ class Done:
 
 
 class ApplyHands:
-    """The hands of one apply, decided before the first of them is played."""
+    """The hands of one apply, decided before the first of them is played. `moved` are changes in other directories."""
 
-    def __init__(self, live: Tree, mark_of: Callable[[bytes], int], overwrite: frozenset[bytes]) -> None:
+    def __init__(
+        self, live: Tree, mark_of: Callable[[bytes], int], overwrite: frozenset[bytes], moved: Collection[bytes]
+    ) -> None:
         self._live = live
         self._mark_of = mark_of
         self._overwrite = overwrite
+        self._moved = moved
         self._gone: set[bytes] = set()
         self._made: set[bytes] = set()
         self._blocked: set[bytes] = set()
@@ -95,10 +98,15 @@ class ApplyHands:
             else:
                 self._live[hand.path] = hand.after
                 hand.after.changed = now
+                if hand.after.is_dir and not hand.is_dress:
+                    hand.after.made = hand.after.filled = now
         for hand in self.hands:
             above = self._live.get(parent(hand.path))
             if above is not None and not hand.is_dress:
-                above.changed = now
+                fill(above, now)
+        for hand in self.hands:
+            if hand.is_dress:
+                self._live[hand.path].filled = now - 1
 
     def _has_place(self, path: bytes) -> bool:
         above = parent(path)
@@ -112,6 +120,17 @@ class ApplyHands:
     def _is_edited(self, path: bytes) -> bool:
         return self._live[path].changed > self._mark_of(path) and not is_below_any(path, self._overwrite)
 
+    def _is_moved(self, path: bytes) -> bool:
+        return path in self._moved and not is_below_any(path, self._overwrite)
+
+    def _edited_in(self, path: bytes) -> set[bytes]:
+        """Return what is not older of a live directory and all in it; of filled directories those that were moved."""
+        there = [path, *below(self._live, path)]
+        edited = {inner for inner in there if self._is_edited(inner)}
+        filled = {parent(inner) for inner in there}
+        moved = {inner for inner in edited & filled if has_moved(self._live[inner], self._mark_of(inner))}
+        return (edited - filled) | {inner for inner in there if is_below_any(inner, moved)}
+
     def _take(self, path: bytes) -> None:
         self._takes.append(Hand(path, self._live[path], None, self._group))
         self._gone.add(path)
@@ -120,27 +139,31 @@ class ApplyHands:
         found = self._find(path)
         if found is None:
             return
+        if self._is_moved(path):
+            self.left.add(path)
+            return
         kept: set[bytes] = set()
+        edited = self._edited_in(path)
         for inner in reversed([path, *(below(self._live, path) if found.is_dir else ())]):
             self._group += 1
-            is_bare = not self._live[inner].is_dir or not below(self._live, inner)
-            if inner not in kept and not (is_bare and self._is_edited(inner)):
+            if inner not in kept and inner not in edited:
                 self._take(inner)
                 continue
-            kept |= set(ancestors(inner))
-            if is_bare:
+            if inner not in kept:
                 self.left.add(inner)
+            kept |= set(ancestors(inner))
 
     def _leaf(self, path: bytes, new: Node) -> None:
         found = self._find(path)
         after = new.copy(mode=new.mode & 0o777)
+        if found is not None and self._is_moved(path):
+            self.left.add(path)
+            return
         if found is not None and found.is_dir:
-            inside = below(self._live, path)
-            bare = [inner for inner in (path, *inside) if not self._live[inner].is_dir or not below(self._live, inner)]
-            if any(self._is_edited(inner) for inner in bare):
+            if self._edited_in(path):
                 self.left.add(path)
                 return
-            for inner in reversed([path, *inside]):
+            for inner in reversed([path, *below(self._live, path)]):
                 self._take(inner)
             found = None
         elif found is not None and self._is_edited(path):
@@ -153,13 +176,13 @@ class ApplyHands:
         if found is not None and found.is_dir:
             mode = new.mode & 0o777 | found.mode & 0o7000
             after = found.edited(found.changed, mode=mode, attributes=dict(new.attributes))
-            if not self._is_edited(path):
+            if not self._is_edited(path) and not self._is_moved(path):
                 self._dresses.append(Hand(path, found, after, self._group, is_dress=True))
             elif after.look() != found.look():
                 self.left.add(path)
             return
         if found is not None:
-            if self._is_edited(path):
+            if self._is_edited(path) or self._is_moved(path):
                 self.left.add(path)
                 self._blocked.add(path)
                 return
@@ -179,7 +202,8 @@ class ReversedHands:
         self._backup = backup
         self._now = now
         self._failed: set[int] = set()
-        self.has_attempted = False
+        # Directories that were tried, with whether they had only been filled before
+        self.attempted: list[tuple[Node, bool]] = []
         self.hands: list[Hand] = []
         self.left: set[bytes] = set()
 
@@ -230,10 +254,13 @@ class ReversedHands:
         there, above = self._live.get(hand.path), self._live.get(parent(hand.path))
         if hand.after is None or there is None or above is None or not is_same_dir(there, hand.after):
             return
-        self.has_attempted = True
-        there.changed = self._now
+        self._attempt(there)
         if is_closed(above) and self._can_open(hand.path):
-            above.changed = self._now
+            self._attempt(above)
+
+    def _attempt(self, directory: Node) -> None:
+        self.attempted.append((directory, directory.changed == directory.filled))
+        directory.changed = self._now
 
     def _can_open(self, path: bytes) -> bool:
         """Tell whether the operation itself had opened the directory of an entry, and nobody changed it since."""
@@ -254,7 +281,7 @@ class ReversedHands:
             if node.is_dir and not is_dress:
                 self._open.add(path)
         if not is_dress:
-            self._live[parent(path)].changed = self._now
+            fill(self._live[parent(path)], self._now)
 
 
 def is_closed(node: Node) -> bool:

@@ -32,8 +32,9 @@ Where moments can't tell, the oracle is as careful as the program must be:
 - A file that a person deleted leaves no moment: what the run made of it is applied. Nothing of the person's is lost.
 - Where the project is on another mount than the state, something comes and goes in the root itself at the very end, so
   bits and attributes of the root that are still held are in conflict.
-- What a person moves along with its directory is as old as it was, so what a run made of a file of that name takes its
-  place. It is in the backup, and undo brings it back.
+- What a person moves along with its directory is as old as it was. But the directory is not: one that is new, or whose
+  own moment is later than that of its entries, may be another one, so what a run changed or deleted in it is in
+  conflict. That is also so if somebody only gave it other bits.
 - A directory's bits and attributes alone do not keep it: where a run deleted it and all in it is older, it goes. An
   empty one that is not older stays, since a person may have made it.
 """
@@ -41,7 +42,18 @@ Where moments can't tell, the oracle is as careful as the program must be:
 from tests.kernel.round_trip_hands import ApplyHands, Done, Hand, ReversedHands, is_below_any, is_closed
 from tests.kernel.round_trip_inside import Operation
 from tests.kernel.round_trip_run import LiveEdit, RunEdit
-from tests.kernel.round_trip_tree import ROOT, Difference, Layer, Node, Tree, ancestors, differences, fold, parent
+from tests.kernel.round_trip_tree import (
+    ROOT,
+    Difference,
+    Layer,
+    Node,
+    Tree,
+    ancestors,
+    differences,
+    fold,
+    has_moved,
+    parent,
+)
 
 OUTSIDE = b"/outside"
 
@@ -112,7 +124,7 @@ class Oracle:
         held, layers = _held(changes), list(self.stack)
         left = wanted & held
         chosen = [change for change in changes if change.path in wanted - held]
-        draft = ApplyHands(self.live, self._mark_of, overwrite)
+        draft = ApplyHands(self.live, self._mark_of, overwrite, self._moved(changes))
         for change in chosen:
             draft.add(change)
         left |= draft.left
@@ -174,13 +186,26 @@ class Oracle:
                 return layer.mark_of(path)
         return layers[0].mark_of(path)
 
+    def _moved(self, changes: list[Difference], stack: list[Layer] | None = None) -> set[bytes]:
+        """Return the changes in, or of, a directory that may not be the one that the first of their runs saw."""
+        found = set()
+        for change in changes:
+            mark = self._mark_of(change.path, stack)
+            is_dir = change.old is not None and change.old.is_dir
+            above = [node for path in ancestors(change.path) if (node := self.live.get(path)) is not None]
+            directories = [*([change.old] if is_dir and change.path != ROOT else []), *above]
+            if any(node is not None and node.is_dir and has_moved(node, mark) for node in directories):
+                found.add(change.path)
+        return found
+
     def _edited(self, changes: list[Difference], stack: list[Layer] | None = None) -> dict[bytes, int]:
         """Return the marks of those paths that are in conflict, or that hide a directory which may have such ones."""
         kept = {}
+        moved = self._moved(changes, stack)
         for change in changes:
             node, mark = self.live.get(change.path), self._mark_of(change.path, stack)
             hides = node is not None and node.is_dir and (change.new is None or not change.new.is_dir)
-            if node is not None and (node.changed > mark or hides):
+            if node is not None and (node.changed > mark or hides or change.path in moved):
                 kept[change.path] = mark
         return kept
 
@@ -241,8 +266,11 @@ class Oracle:
         for hand in reversed(done.hands):
             back.play(hand)
         recorded = self._record(back.hands, back.left, of=done)
-        if back.has_attempted and recorded is None:
+        if back.attempted and recorded is None:
             self._come_and_go_in_root()
+            for directory, was_filled in reversed(back.attempted):
+                # Nothing came of it, and the journal says so
+                directory.filled = directory.changed if was_filled else directory.filled
         if recorded is not None:
             self.stack = [layer for layer in self.stack if layer not in taken]
             if recorded.is_undo and done.first.is_asked:
@@ -287,6 +315,9 @@ class Oracle:
             # What was opened to be taken back, and could not be, was closed with it
             places -= left
         closed = {path: self.live[path] for path in places if path in self.live and is_closed(self.live[path])}
+        for node in closed.values():
+            # Closed again after the last entry had come or gone
+            node.filled = node.changed - 1
         recorded = Done(len(self.done) + 1, hands, closed, of, left)
         self.done.append(recorded)
         return recorded

@@ -2,7 +2,7 @@
 """What operations do to the model: a person's in a live tree, a command's in the top layer of a stack."""
 
 from tests.kernel.round_trip_inside import Operation
-from tests.kernel.round_trip_tree import ROOT, Layer, Node, Tree, ancestors, below, fold, parent
+from tests.kernel.round_trip_tree import ROOT, Layer, Node, Tree, ancestors, below, fill, fold, parent
 
 
 class LiveEdit:
@@ -38,7 +38,7 @@ class LiveEdit:
             case "unlink" | "remove":
                 self._remove(path)
             case "mkdir":
-                self._put(path, Node("dir", rest[0]))
+                self._put(path, Node("dir", rest[0], made=self._now, filled=self._now))
             case "symlink":
                 self._put(path, Node("symlink", content=rest[0]))
             case "rename":
@@ -52,7 +52,7 @@ class LiveEdit:
     def _put(self, path: bytes, node: Node) -> None:
         node.changed = self._now
         self._live[path] = node
-        self._live[parent(path)].changed = self._now
+        fill(self._live[parent(path)], self._now)
 
     def _rename(self, old: bytes, new: bytes) -> None:
         node = self._live[old]
@@ -66,7 +66,7 @@ class LiveEdit:
         for inner in below(self._live, path) if self._live[path].is_dir else ():
             del self._live[inner]
         del self._live[path]
-        self._live[parent(path)].changed = self._now
+        fill(self._live[parent(path)], self._now)
 
 
 class RunEdit:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tests.kernel.round_trip_inside import Operation
 from tests.support import Ground
-from unspill import Sandbox
+from unspill import RunResult, Sandbox
 from unspill.layers.lifecycle import OpenRun, drop_run, load_stacks, open_run, seal_run
 from unspill.layers.locks import lock_sandbox
 from unspill.model.operation import Operation as Recorded
@@ -126,3 +126,37 @@ class WholeStage(Stage):
         result = self.sandbox.run(command, stdin=pickle.dumps(operations), after=after)  # type: ignore[arg-type]
         assert result.ok, result
         return result.operation
+
+
+LOOK: Final = """
+import os, pickle, sys
+sys.stdout.buffer.write(pickle.dumps(picture(os.getcwdb())))
+"""
+
+
+class LiveStage(Stage):
+    """The same in one live sandbox, which stays while a person edits, applies and undoes."""
+
+    def __init__(self, ground: Ground, inside: Inside, project: Path, dest: Path) -> None:
+        super().__init__(ground, inside, project, dest)
+        self.live = self.sandbox.live()
+
+    def run(self, operations: list[Operation], after: str) -> Recorded | None:
+        self.let_time_pass()
+        return self._play(operations, "", after).operation
+
+    def look(self) -> tuple[dict[bytes, Any], dict[bytes, Any]]:
+        live, view = super().look()
+        seen = pickle.loads(self._play([], LOOK, "hold").stdout.head)
+        assert seen == view, [(path, seen.get(path), view.get(path)) for path in sorted({*seen, *view})]
+        return live, view
+
+    def _play(self, operations: list[Operation], then: str, after: str) -> RunResult:
+        command = [PYTHON, "-c", INSIDE.read_text() + then]
+        result = self.live.run(command, stdin=pickle.dumps(operations), after=after)  # type: ignore[arg-type]
+        assert result.ok, result
+        return result
+
+    def close(self) -> None:
+        self.live.close()
+        super().close()

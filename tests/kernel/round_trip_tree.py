@@ -18,7 +18,8 @@ _inodes = itertools.count(1)
 class Node:
     """One entry with everything that counts. A live one is never written: an edit puts another object in its place.
 
-    `changed` is the moment at which the inode was last changed. Directories keep their `inode` when they are edited.
+    `changed` is the moment at which the inode was last changed. Directories keep their `inode` when they are edited;
+    they were `made` at a moment, and `filled` when an entry last came or went in them.
     """
 
     kind: str
@@ -27,6 +28,8 @@ class Node:
     attributes: dict[str, bytes] = field(default_factory=dict)
     mtime: int = 0
     changed: int = 0
+    made: int = 0
+    filled: int = 0
     inode: int = field(default_factory=lambda: next(_inodes))
 
     @property
@@ -54,6 +57,16 @@ class Node:
 
 
 Tree = dict[bytes, Node]
+
+
+def fill(directory: Node, now: int) -> None:
+    """Note that an entry came or went in a directory."""
+    directory.changed = directory.filled = now
+
+
+def has_moved(directory: Node, mark: int) -> bool:
+    """Tell whether a directory may have come to its place since a mark: it is new, or not only filled since."""
+    return directory.changed > mark and (directory.made > mark or directory.changed != directory.filled)
 
 
 @dataclass(eq=False, slots=True)

@@ -451,6 +451,24 @@ def test_a_directory_that_was_exchanged_meanwhile_is_not_written_over(
     assert not work.exists() or work.read_text() == "new\n"
 
 
+@pytest.mark.parametrize("is_compared", [True, False], ids=["compared", "control"])
+def test_an_exchanged_directory_is_not_written_over_by_what_a_discard_was_undone_for(
+    ground: Ground, is_compared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.write("d/s/f", "old\n")
+    ground.write("../mine/s/f", "precious\n")
+    assert ground.run("echo new > d/s/f; echo other > other").held
+    work = exchange_directory(ground, "itself")
+    with monkeypatch.context() as patch:
+        if not is_compared:
+            patch.setattr("unspill.sandbox.history.find_moved", lambda *_given: set())
+        operation = ground.sandbox().discard(["d"])
+        assert operation is not None
+        ground.sandbox().undo(operation.number)
+    assert bool(ground.sandbox().apply().left) is is_compared
+    assert (work.read_text() == "precious\n") is is_compared
+
+
 def test_a_directory_in_which_somebody_only_made_something_is_no_conflict(ground: Ground) -> None:
     ground.write("d/f", "old\n")
     assert ground.run("echo new > d/f").held

@@ -235,7 +235,8 @@ def play(ground: Ground, seed: int) -> int:
     project = ground.home / f"game-{seed}"
     for path in ("a", "d/x", "d/e/z"):
         (project / path).parent.mkdir(parents=True, exist_ok=True)
-        (project / path).write_text("old\n")
+        # No two alike: what a run moves to another's place must differ from what was there
+        (project / path).write_text(f"old {path}\n")
     base = snapshot(project)
     commands = [draw(chance, number) for number in range(chance.randint(2, 4))]
     expected = []

@@ -96,7 +96,7 @@ def test_a_checkpoint_is_exact_under_writers(
     oracle = Oracle(monkeypatch)
     for name in names:
         start(live, WRITERS[name])
-    rounds = 150 if full else 8
+    rounds = 250 if full else 8
     standstills = [live.checkpoint(after="hold") for _ in range(rounds)]
     assert [one.unsettled for one in standstills] == [""] * rounds
     assert (oracle.wrong, oracle.compared) == ([], rounds)

@@ -2,22 +2,31 @@
 """Live sandboxes: each command has layers and a result of its own, and is as closed in as in a sandbox of its own."""
 
 import os
+import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.figures import record_figure
+from tests.kernel.checkpoint_writers import WRITERS
+from tests.kernel.test_checkpoints import tree
 from tests.support import Ground, kinds, lasting, printed, processes_with, short
 from unspill import Cancelled, Exited, NeverStarted, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import HostError, UsageError
-from unspill.host import door, libc
+from unspill.host import door, libc, spawner
+from unspill.layers.locks import upper_dir
+from unspill.model.run import LayerId
 from unspill.runner.launcher import stop_launchers
 from unspill.sandbox.live import Live
 
@@ -76,10 +85,10 @@ EDITS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def test_the_next_command_sees_every_edit_of_the_person(ground: Ground, live: Live) -> None:
-    """A live overlay would go on showing what it has looked up before."""
+def test_the_next_command_sees_every_edit_of_the_person(ground: Ground, live: Live, full: bool) -> None:
+    """A live overlay would go on showing what it has looked up before. With `--full` there are 100 edits."""
     look = "find . -type f -not -path './.git/*' | sort | xargs grep -H ''"
-    for edit in EDITS.values():
+    for edit in (*EDITS.values(),) * (20 if full else 1):
         for path in ground.project.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         ground.write("file", "before\n")
@@ -89,6 +98,105 @@ def test_the_next_command_sees_every_edit_of_the_person(ground: Ground, live: Li
         expected = subprocess.run(["sh", "-c", look], cwd=ground.project, capture_output=True, check=True).stdout
         assert live.run(look).stdout.head == expected
     assert live._live.built == 1
+
+
+def find_stale(ground: Ground, live: Live) -> list[str]:
+    """Return the edits deep down in the project that the next command does not see. Nobody touches the top itself."""
+    look = "find . -type f -not -path './.git/*' | sort | xargs grep -H ''; cat top/deep/fresh"
+    stale = []
+    for number, (name, edit) in enumerate(EDITS.items()):
+        shutil.rmtree(ground.project / "top/deep", ignore_errors=True)
+        ground.write("top/deep/file", "before\n")
+        ground.write("top/deep/dir/inner", "before\n")
+        live.run(look)
+        edit(ground.project / "top/deep")
+        expected = subprocess.run(["sh", "-c", look], cwd=ground.project, capture_output=True, check=False).stdout
+        stale += [name] if live.run(look).stdout.head != expected else []
+        assert live._live.built == 1, number
+    return stale
+
+
+def test_layers_that_stay_attached_show_every_edit_deep_down(
+    ground: Ground, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: an overlay that is not told to look again shows what it has looked up before."""
+    ground.write("top/deep/file")
+    mounts = "grep -c . /proc/self/mountinfo; grep overlay /proc/self/mountinfo"
+    with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox:
+        with sandbox.live() as live:
+            before = printed(live.run(mounts))
+            assert find_stale(ground, live) == []
+            assert printed(live.run(mounts)) == before
+            live.run("echo x > f", after="discard")
+            assert printed(live.run(mounts)) != before
+        stop_launchers()
+        monkeypatch.setattr(spawner, "refresh", lambda _filesystem: True)
+        with sandbox.live() as live:
+            assert {"renamed over", "new", "directory replaced"} <= set(find_stale(ground, live))
+
+
+def test_where_an_overlay_can_not_be_refreshed_it_is_exchanged(
+    ground: Ground, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.write("top/deep/file")
+    monkeypatch.setattr(spawner, "refresh", lambda _filesystem: False)
+    with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox, sandbox.live() as live:
+        assert find_stale(ground, live) == []
+
+
+def test_a_secret_in_the_place_of_a_directory_is_hidden_from_the_next_command(
+    ground: Ground, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: masks that are never found anew go on showing that name."""
+    secret = ground.project / ".env"
+
+    def show_directory() -> None:
+        secret.unlink(missing_ok=True)
+        ground.write(".env/inner", "shown\n")
+        assert printed(live.run("cat .env/inner")) == "shown\n"
+
+    def put_secret() -> None:
+        shutil.rmtree(secret)
+        secret.write_text("TOKEN=1\n")
+
+    for _ in range(10):
+        show_directory()
+        put_secret()
+        assert live.run("cat .env").exit_code != 0
+    show_directory()
+    monkeypatch.setattr(live._masks, "_last", ((), live._masks.find()))
+    monkeypatch.setattr(live._masks, "_look", lambda: ())
+    put_secret()
+    assert printed(live.run("cat .env")) == "TOKEN=1\n"
+
+
+def test_in_strict_a_door_stays_as_long_as_nothing_is_written(ground: Ground) -> None:
+    with ground.sandbox(profile="strict") as sandbox, sandbox.live() as live:
+        live.run("true")
+        first = live._live._door
+        assert live.run("ls", after="hold").outcome == Exited(code=0)
+        assert live._live._door is first
+        assert kinds(live.run("echo x > f", after="hold").changes) == {"f": "added"}
+        assert kinds(live.run("cat f > g", after="hold").changes) == {"g": "added"}
+        assert live._live._door is not first
+
+
+def test_the_kernel_is_asked_whether_a_process_is_left_and_not_the_door(
+    ground: Ground, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: if the door alone were believed, one that lies would leave a process with the layers."""
+    monkeypatch.setattr(door.DoorLoop, "_is_quiet", lambda _loop: True)
+    with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox:
+        for is_asked in (True, False):
+            with sandbox.live() as live:
+                live.run("true")
+                if not is_asked:
+                    monkeypatch.setattr(live._live, "_is_quiet", lambda: True)
+                word = lasting()
+                live.run(f"sleep {word} & true", after="hold")
+                assert bool(processes_with(word)) is not is_asked
+                assert live._live.built == 1
+            assert processes_with(word) == []
 
 
 def test_what_is_no_project_stays_between_commands(live: Live) -> None:
@@ -123,6 +231,61 @@ def test_nothing_writes_to_a_layer_that_was_scanned(ground: Ground, live: Live, 
     assert processes_with(word) == []
     assert not kinds(live.run("cat f 2>/dev/null; true", after="hold").changes)
     assert isinstance(result.outcome, Exited)
+
+
+# Each goes on writing when the command has ended, in a way of its own
+DAEMONS = (
+    "(while :; do date +%N > loop; done) &",
+    "setsid sh -c 'while :; do mv a b; mv b a; done' 2>/dev/null & : > a;",
+    "exec 7> kept; (trap '' TERM HUP INT; while :; do echo x >&7; done) &",
+    "(cd dir && exec sh -c 'while :; do : > made; rm made; done') &",
+    ": > bits; (sh -c 'while :; do chmod 600 bits; chmod 644 bits; done' &) ;",
+    f"{shlex.join(['python3', '-c', WRITERS['mapper']])} > up & while ! [ -s up ]; do :; done;",
+)
+
+
+def layer_trees(sandbox: Sandbox) -> dict[str, dict[str, tuple[int, bytes]]]:
+    """Return what lies in each layer that is held."""
+    store = sandbox._project.store
+    layers = store.layers.sealed(sandbox._project.row.id)
+    return {layer.id: tree(upper_dir(store.state, layer.id)) for layer in layers}
+
+
+def stamps(top: Path) -> dict[Path, tuple[int, bytes]]:
+    """Return of each file when it was last changed, and its content."""
+    found = {}
+    for path in top.rglob("*"):
+        # It may be gone again
+        with suppress(OSError):
+            found[path] = path.lstat().st_ctime_ns, path.read_bytes() if path.is_file() else b""
+    return found
+
+
+def test_no_daemon_writes_to_a_layer_after_its_scan(ground: Ground, sandbox: Sandbox, live: Live, full: bool) -> None:
+    """The time buys 12 spans with one to six daemons each, and 1,000 with `--full`."""
+    spans, chance = 1_000 if full else 12, random.Random(1)
+    ground.write("dir/inner")
+    for number in range(spans):
+        chosen = " ".join(chance.sample(DAEMONS, 1 + number % len(DAEMONS)))
+        live.run(f"{chosen} echo {number} > number", after="hold")
+        before = layer_trees(sandbox)
+        assert live.run("cat number", after="hold").stdout.head == b"%d\n" % number
+        assert layer_trees(sandbox) == before
+        if number % 10 == 9:
+            sandbox.discard()
+    record_figure("late writes", "0 layers changed after their scan", f"{spans} spans with 1 to 6 daemons")
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_a_daemon_that_lives_on_writes_to_the_layer(sandbox: Sandbox, live: Live, ground: Ground, daemon: str) -> None:
+    """The control: each of them would have changed it."""
+    ground.write("dir/inner")
+    run = live.start(f"{daemon} echo up; sleep 1000", after="hold")
+    assert run.output(0, timeout=20)[0] == b"up\n"
+    layers = Path(os.fsdecode(upper_dir(sandbox._project.store.state, LayerId(""))))
+    first, end = stamps(layers), time.monotonic() + 20
+    while stamps(layers) == first:
+        assert time.monotonic() < end
 
 
 ENDS = {

@@ -47,6 +47,7 @@ SIGKILL = 9
 FSCONFIG_SET_FLAG = 0
 FSCONFIG_SET_STRING = 1
 FSCONFIG_CMD_CREATE = 6
+FSCONFIG_CMD_RECONFIGURE = 7
 MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
@@ -185,6 +186,11 @@ def fsconfig_flag(fs_fd: int, key: bytes) -> None:
 def fsconfig_create(fs_fd: int) -> None:
     """Make the filesystem from its parameters."""
     _syscall("fsconfig create", _SYS_FSCONFIG, fs_fd, FSCONFIG_CMD_CREATE, None, None, 0)
+
+
+def fsconfig_reconfigure(fs_fd: int) -> None:
+    """Have a mounted filesystem take its parameters again; it forgets every name that nothing uses."""
+    _syscall("fsconfig reconfigure", _SYS_FSCONFIG, fs_fd, FSCONFIG_CMD_RECONFIGURE, None, None, 0)
 
 
 def fsmount(fs_fd: int, attributes: int) -> int:

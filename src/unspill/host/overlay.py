@@ -195,21 +195,38 @@ def mount_overlays(
         _bind(fd, path)
 
 
-def make_overlays(overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None]]) -> list[int]:
+def make_overlays(
+    overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None]],
+) -> list[tuple[int, int]]:
     """Return a detached mount of each (lowers, dest, upper, work), to be attached wherever its dest is.
+
+    With each comes what `refresh` takes. It keeps no mount busy, but the filesystem does not end before it is closed.
 
     Raises:
         MountRefused: one of them can't be made.
     """
-    made: list[int] = []
+    made: list[tuple[int, int]] = []
     try:
         for overlay in overlays:
             made.append(_Opened(*overlay).make())
     except MountRefused:
-        for fd in made:
-            os.close(fd)
+        for pair in made:
+            for fd in pair:
+                os.close(fd)
         raise
     return made
+
+
+def refresh(filesystem: int) -> bool:
+    """Have a mounted overlay look everything up anew that nothing uses: what is renamed below it would stay unseen.
+
+    Return whether the kernel lets us.
+    """
+    try:
+        libc.fsconfig_reconfigure(filesystem)
+    except OSError:
+        return False
+    return True
 
 
 def make_mountable(work: bytes) -> None:
@@ -303,8 +320,8 @@ class _Opened:
         except OSError as error:
             raise MountRefused(dest, error) from None
 
-    def make(self) -> int:
-        """Return the overlay as a detached mount; its directories are let go of."""
+    def make(self) -> tuple[int, int]:
+        """Return the overlay as a detached mount, and its filesystem; its directories are let go of."""
         try:
             return self._make_mount()
         except OSError as error:
@@ -333,13 +350,14 @@ class _Opened:
                 os.close(fd)
 
     def _mount_by_descriptor(self, dest_fd: int) -> None:
-        mount_fd = self._make_mount()
+        mount_fd, fs_fd = self._make_mount()
+        os.close(fs_fd)
         try:
             libc.move_mount(mount_fd, dest_fd)
         finally:
             os.close(mount_fd)
 
-    def _make_mount(self) -> int:
+    def _make_mount(self) -> tuple[int, int]:
         fs_fd = libc.fsopen(b"overlay")
         try:
             libc.fsconfig_string(fs_fd, b"source", self.name)
@@ -354,9 +372,10 @@ class _Opened:
             libc.fsconfig_string(fs_fd, b"metacopy", b"off")
             libc.fsconfig_flag(fs_fd, b"userxattr")
             libc.fsconfig_create(fs_fd)
-            return libc.fsmount(fs_fd, _ATTRIBUTES)
-        finally:
+            return libc.fsmount(fs_fd, _ATTRIBUTES), fs_fd
+        except OSError:
             os.close(fs_fd)
+            raise
 
     def _mount_by_options(self, dest_fd: int) -> None:
         options = [b"lowerdir=" + b":".join(map(_path_of, self.lowers)), b"metacopy=off", b"userxattr"]

@@ -47,7 +47,7 @@ from unspill.host.job import (
     send,
 )
 from unspill.host.libc import enter_own_namespaces, show_own_processes, write_setting
-from unspill.host.overlay import MountRefused, attach, make_mountable, make_overlays, mount_overlays
+from unspill.host.overlay import MountRefused, attach, make_mountable, make_overlays, mount_overlays, refresh
 from unspill.lazy import lazy_module
 
 TYPE_CHECKING = False
@@ -357,8 +357,9 @@ class SpawnedRun:
 class LiveRun(SpawnedRun):
     """A sandbox that stays: its command only waits, others are started by a door, over layers that come and go.
 
-    A request is one message. "door" brings a socket for it; "attach" has overlays with their places inside; "detach"
-    takes all of them away; "look" is for what runs there, "maps" for what it has mapped; "stop" stands everything still
+    A request is one message. "door" brings a socket for it; "attach" has overlays with their places inside, and gives
+    their filesystems away; "refresh" brings these, and has them look everything up anew; "detach" takes all of them
+    away; "look" is for what runs there, "maps" for what it has mapped; "stop" stands everything still
     until "go"; anything else is the end.
     """
 
@@ -406,13 +407,15 @@ class LiveRun(SpawnedRun):
     def _answer(self, words: Any, descriptors: list[int]) -> None:
         match words:
             case ("door", program, fence):
-                self._make_door(descriptors[0], door.Protection(self.job.limits, program, fence))
-                try_send(self.reply, ("made",))
+                made = self._make_door(descriptors[0], door.Protection(self.job.limits, program, fence))
+                try_send(self.reply, ("made",), (made,))
             case ("attach", overlays):
                 self._attach(overlays)
-                try_send(self.reply, ("attached",))
             case ("detach",):
                 try_send(self.reply, ("detached",) if self._detach() else ("busy",))
+            case ("refresh", count):
+                # The kernel drops descriptors that do not fit
+                try_send(self.reply, ("refreshed", len(descriptors) == count and all(map(refresh, descriptors))))
             case ("look",):
                 try_send(self.reply, ("seen", find_processes(self.door)))
             case ("stop",):
@@ -447,10 +450,11 @@ class LiveRun(SpawnedRun):
         found.release()
         return is_still, found.used
 
-    def _make_door(self, to: int, protection: door.Protection) -> None:
-        """Fork the process that starts commands inside. It is not dumpable from before the fork on.
+    def _make_door(self, to: int, protection: door.Protection) -> int:
+        """Fork the process that starts commands inside, and return its descriptor, which stays ours.
 
-        One that is not dumpable can't say that it may go first if the host runs out of memory, so that is said before.
+        It is not dumpable from before the fork on. One that is not dumpable can't say that it may go first if the host
+        runs out of memory, so that is said before.
         """
         assert self.init_fd is not None
         home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -479,6 +483,7 @@ class LiveRun(SpawnedRun):
             for path in self.job.cgroups:
                 write_setting(path, b"%d" % self.door)
             os.write(begin_write, b"x")
+            return self.doors[self.door]
         finally:
             os.close(begin_write)
 
@@ -490,12 +495,14 @@ class LiveRun(SpawnedRun):
         made = make_overlays(overlays)
         try:
             with OtherMounts(self.mounts[-1]):
-                for fd, (_lowers, dest, _upper, _work) in zip(made, overlays, strict=True):
+                for (fd, _filesystem), (_lowers, dest, _upper, _work) in zip(made, overlays, strict=True):
                     attach(fd, dest)
                     self.attached.append(dest)
+            try_send(self.reply, ("attached",), tuple(filesystem for _fd, filesystem in made))
         finally:
-            for fd in made:
-                os.close(fd)
+            for pair in made:
+                for fd in pair:
+                    os.close(fd)
 
     def _detach(self) -> bool:
         """Take the overlays away, and tell whether nothing used them: the kernel knows.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from _json import encode_basestring_ascii
 
 from unspill.errors import StoreError
 from unspill.host.dirfd import sync_directory, write_whole
@@ -57,8 +58,7 @@ class Audit:
         at_ns = time.time_ns()
         text = "".join(to_json({"at_ns": at_ns, **event}) + "\n" for event in events).encode("ascii")
         try:
-            _make_directory(self._directory)
-            lock = os.open(self._directory + b"/lock", _LOCK, 0o600)
+            lock = self._open_lock()
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 self._write(text, durable=durable)
@@ -69,6 +69,13 @@ class Audit:
                 f"The audit {os.fsdecode(self._directory)} can't be written: {error.strerror}.",
                 remedy="Free some disk space: unspill does nothing that it can't record.",
             ) from error
+
+    def _open_lock(self) -> int:
+        try:
+            return os.open(self._directory + b"/lock", _LOCK, 0o600)
+        except FileNotFoundError:
+            _make_directory(self._directory)
+        return os.open(self._directory + b"/lock", _LOCK, 0o600)
 
     def _write(self, text: bytes, *, durable: bool) -> None:
         number = max(_log_numbers(self._directory), default=1)
@@ -174,9 +181,12 @@ def path_fields(paths: Iterable[bytes], project: bytes) -> Event:
 
 
 def to_json(value: Any) -> str:
-    """Return plain values as JSON in ASCII. Importing `json` would cost each run as much as all else done here."""
+    """Return plain values as JSON in ASCII. Importing `json` would cost each run as much as all else done here.
+
+    What is written in C of it costs nothing.
+    """
     if isinstance(value, str):
-        return f'"{value.translate(_ESCAPES)}"'
+        return encode_basestring_ascii(value)
     if isinstance(value, dict):
         return "{" + ",".join(f"{to_json(key)}:{to_json(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
@@ -219,16 +229,3 @@ def _parse(line: bytes) -> Event:
     except (ValueError, RecursionError):
         event = None
     return event if isinstance(event, dict) else {"kind": "unreadable", "bytes": len(line)}
-
-
-class _Escapes(dict[int, str]):
-    """What stands for a character in a JSON text, by its number."""
-
-    def __missing__(self, code: int) -> str:
-        if code < 0x10000:
-            return f"\\u{code:04x}"
-        high, low = divmod(code - 0x10000, 0x400)
-        return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
-
-
-_ESCAPES = _Escapes({code: chr(code) for code in range(0x20, 0x7F)} | {ord('"'): '\\"', ord("\\"): "\\\\"})

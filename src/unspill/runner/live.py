@@ -4,7 +4,8 @@
 Its bwrap is a job like any other whose command only waits. Every overlay that can be written is left out of it,
 attached before the first command of several that are alive at once, and detached after the last: so each such span has
 layers of its own, and sees the live tree as it is then. Nothing uses a layer that is detached, which the kernel itself
-says; otherwise the whole sandbox is ended.
+says; otherwise the whole sandbox is ended. Where the kernel says that no process is left, layers may stay for the next
+command, if its caller finds them empty; the overlay is told to forget what it has looked up.
 
 What the door says comes from inside. It is believed how a command ended, as a command is believed its own exit code;
 whether a layer is still written to is never asked of it.
@@ -45,6 +46,7 @@ from unspill.runner.watch import (
     RunControl,
     RunPipes,
     find_servers,
+    identify,
     mount_refused,
     not_entered,
     not_executed,
@@ -85,6 +87,8 @@ _ANSWER_MS = 5_000
 _KILLED = 137
 # The device that every master of a terminal was opened by
 _PTMX = os.makedev(5, 2)
+# What differs between plans for one sandbox, or is compared by itself
+_OF_COMMAND = frozenset(("argv", "cwd", "environ", "limits", "mounts"))
 _REMEDY = "Run it without a live sandbox."
 _NO_TTY = "Run it without a terminal: `--no-tty`."
 
@@ -128,8 +132,10 @@ def overlays_of(plan: Plan) -> Overlays:
 class LiveSandbox:
     """A sandbox that stays between commands; the engine is `mount`, with our own namespaces. Threads may share it."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, *, keeps_layers: bool = False) -> None:
+        """Prepare one. `keeps_layers`: its caller says by `withdraw` when layers that were used are to be detached."""
         self._facts = facts
+        self._keeps_layers = keeps_layers
         # Whoever has it may change what follows, and talk to the spawner
         self._lock = allocate_lock()
         self._shape: Plan | None = None
@@ -139,9 +145,17 @@ class LiveSandbox:
         self._group: Group | None = None
         self._door: SocketType | None = None
         self._init_fd = -1
+        # Its pid here, and when it was started
+        self.init: tuple[int, int] | None = None
         self._listener: int | None = None
         self._alive: set[Joined] = set()
         self._attached: Overlays = ()
+        # By which these are refreshed, whether they have to be, and whether the fence is around others
+        self._filesystems: list[int] = []
+        self._is_used = False
+        self._is_fence_old = False
+        # The children of the door and of pid 1, as the kernel lists them
+        self._children: list[int] = []
         # What the spawner has still to say, and whether the door has
         self._expected: list[str] = []
         self._is_door_new = False
@@ -189,14 +203,16 @@ class LiveSandbox:
         if not self._alive:
             self._attach(overlays)
             # A fence is around directories that are there when it is set
-            if self._door is None or (plan.profile == "strict" and not self._is_door_new):
+            if self._door is None or (plan.profile == "strict" and self._is_fence_old):
                 self._ask_for_door(plan)
+            self._await_answers()
             self._await_door()
             self._enter_ports()
         if is_given_up(control.cancel_fd):
             if not self._alive:
                 self._detach()
             return None
+        self._is_used = True
         joined = Joined(self, self._send_command(plan, control, pipes), plan, control)
         self._alive.add(joined)
         return joined
@@ -204,6 +220,7 @@ class LiveSandbox:
     def leave(self, joined: Joined, *, has_left: bool) -> tuple[int, list[bytes]]:
         """Take note that a command has ended. With the last one, what they left is killed and the layers are detached.
 
+        They may stay where the caller looks after them, and the kernel says that no process is left to use them.
         Return how many processes were killed, and the command lines of some.
         """
         with self._lock:
@@ -216,17 +233,48 @@ class LiveSandbox:
             if has_left:
                 [killed] = self._ask(("look",), "seen")
                 self._clear()
-            if self._launched is not None:
+            if self._launched is not None and not (self._keeps_layers and self._is_quiet()):
                 self._detach()
             return killed
 
+    def _is_quiet(self) -> bool:
+        """Tell whether the kernel says that nothing but pid 1 and the door is alive.
+
+        Whoever loses its parent comes to the door, and whoever loses the door to pid 1: so in this order.
+        """
+        try:
+            return bool(self._children) and not any(os.pread(fd, 1, 0) for fd in self._children)
+        except OSError:
+            return False
+
+    def _watch_children(self, door: int) -> None:
+        """Open the lists of children of the door and of pid 1, where this kernel has them."""
+        self._close_children()
+        for pidfd in (door, self._init_fd):
+            pid = pid_of(pidfd)
+            try:
+                self._children.append(os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                self._close_children()
+                return
+        # Had one ended before, its number could be another's
+        if is_dead(door, 0) or is_dead(self._init_fd, 0):
+            self._close_children()
+
     def prepare(self, plan: Plan) -> None:
-        """Have the layers of the next command attached, and a door made if it needs one, while the caller goes on."""
+        """Have the layers of the next command attached or refreshed, and a door made if it needs one.
+
+        The caller goes on meanwhile.
+        """
         with self._lock:
-            if self._launched is not None and not self._alive and not self._attached:
-                self._attached = overlays_of(plan)
-                self._launched.ask(("attach", self._attached))
-                self._expected.append("attached")
+            if self._launched is None or self._alive:
+                return
+            if self._attached and self._is_used:
+                # The kernel waits for the other processors, so not when the next command does
+                self._launched.ask(("refresh", len(self._attached)), tuple(self._filesystems))
+                self._expected.append("refreshed")
+            elif not self._attached:
+                self._ask_to_attach(overlays_of(plan))
                 if plan.profile == "strict":
                     self._ask_for_door(plan)
 
@@ -342,6 +390,7 @@ class LiveSandbox:
         match words:
             case ("started",) if descriptors:
                 self._init_fd = descriptors[0]
+                self.init = identify(self._init_fd)
                 self._listener = descriptors[1] if len(descriptors) > 1 else None
             case ("started",):
                 raise SandboxUnavailable("no descriptor is left for the live sandbox", remedy=DESCRIPTORS_REMEDY)
@@ -375,7 +424,19 @@ class LiveSandbox:
 
     def _answer(self, answer: str) -> Any:
         message = self._message()
-        match None if message is None else message[0]:
+        words, descriptors = (None, []) if message is None else message
+        match words:
+            case ("attached",) if answer == "attached":
+                self._filesystems = descriptors
+                return []
+            case ("refreshed", is_done) if answer == "refreshed":
+                self._is_used = not is_done
+                return []
+            case ("made",) if answer == "made":
+                if descriptors:
+                    self._watch_children(descriptors[0])
+                _close_all(descriptors)
+                return []
             case (found, *rest) if found == answer:
                 return rest
             case ("refused", dest, code, text):
@@ -393,6 +454,7 @@ class LiveSandbox:
         assert self._launched is not None
         ours, theirs = make_pair()
         self._door, self._is_door_new = ours, True
+        self._is_fence_old = False
         try:
             self._launched.ask(("door", plan.filter, fence), (theirs.fileno(),))
             self._expected.append("made")
@@ -485,6 +547,8 @@ class LiveSandbox:
 
     def started_descriptors(self, *, with_listener: bool) -> list[int]:
         """Return copies of what a caller gets when a command is started: pid 1, and the way out where it has one."""
+        if self.init is not None and not with_listener:
+            return []
         with self._lock:
             kept = (self._init_fd, self._listener if with_listener else None)
             return [os.dup(fd) for fd in kept if fd is not None and fd >= 0]
@@ -502,14 +566,30 @@ class LiveSandbox:
             self._close()
 
     def _attach(self, overlays: Overlays) -> None:
+        """Have layers attached; whether they are is among the answers that are awaited next."""
         self._await_answers()
-        if self._attached == overlays:
+        # Layers that were used show what somebody has looked up, and not always what is there
+        if self._attached == overlays and not self._is_used:
             return
         if self._attached:
-            self._attached = ()
-            self._ask(("detach",), "detached")
-        self._ask(("attach", overlays), "attached")
+            self._ask_to_detach()
+        self._ask_to_attach(overlays)
+
+    def _ask_to_attach(self, overlays: Overlays) -> None:
+        assert self._launched is not None
         self._attached = overlays
+        self._is_used, self._is_fence_old = False, True
+        self._launched.ask(("attach", overlays))
+        self._expected.append("attached")
+
+    def _ask_to_detach(self) -> None:
+        self._attached = ()
+        self._forget_filesystems()
+        self._ask(("detach",), "detached")
+
+    def _forget_filesystems(self) -> None:
+        _close_all(self._filesystems)
+        self._filesystems = []
 
     def _await_answers(self) -> None:
         """Hear what the spawner has to say of what it was asked for in advance."""
@@ -520,8 +600,7 @@ class LiveSandbox:
         """Take the layers away; where anything still uses them, the sandbox is ended."""
         try:
             self._await_answers()
-            self._attached = ()
-            self._ask(("detach",), "detached")
+            self._ask_to_detach()
         except SandboxUnavailable:
             self._close()
 
@@ -536,6 +615,8 @@ class LiveSandbox:
             self.ports.leave()
         self._alive.clear()
         self._attached, self._expected = (), []
+        self._forget_filesystems()
+        self._close_children()
         launched, self._launched = self._launched, None
         if launched is not None:
             launched.kill()
@@ -548,7 +629,7 @@ class LiveSandbox:
         if self._init_fd >= 0:
             is_dead(self._init_fd)
         _close_all(fd for fd in (self._init_fd, self._listener) if fd is not None and fd >= 0)
-        self._init_fd, self._listener = -1, None
+        self._init_fd, self.init, self._listener = -1, None, None
         if self._group is not None:
             self._group.remove()
             self._group = None
@@ -557,6 +638,10 @@ class LiveSandbox:
         if self._door is not None:
             self._door.close()
             self._door = None
+
+    def _close_children(self) -> None:
+        _close_all(self._children)
+        self._children = []
 
     def reached(self) -> LimitName | None:
         """Return which bound of the control group was reached, if there is one."""
@@ -603,6 +688,7 @@ class Joined:
         self._plan = plan
         self._terminal = control.terminal
         self._has_way_out = control.on_listener is not None
+        self.init = sandbox.init
         self.run = control.run
         self._is_over = False
         # Why it was not started, if it was not
@@ -665,16 +751,18 @@ class Joined:
 
 def _is_for_same(plan: Plan, other: Plan) -> bool:
     """Tell whether two plans are surely for the same sandbox: one is the other with another command or other layers."""
-    limits = other.limits.replace(wall_s=plan.limits.wall_s, output_bytes=plan.limits.output_bytes)
-    if plan.limits != limits or len(plan.mounts) != len(other.mounts):
+    if plan.limits is not other.limits:
+        limits = other.limits.replace(wall_s=plan.limits.wall_s, output_bytes=plan.limits.output_bytes)
+        if plan.limits != limits:
+            return False
+    if len(plan.mounts) != len(other.mounts):
         return False
-    pairs = zip(plan.mounts, other.mounts, strict=True)
-    if not all(ours is theirs or (_is_exchanged(ours, theirs) and ours.dest == theirs.dest) for ours, theirs in pairs):
-        return False
-    copied = plan.replace(
-        argv=other.argv, cwd=other.cwd, environ=other.environ, limits=other.limits, mounts=other.mounts
-    )
-    return copied == other
+    if plan.mounts is not other.mounts:
+        pairs = zip(plan.mounts, other.mounts, strict=True)
+        if not all(one is two or (_is_exchanged(one, two) and one.dest == two.dest) for one, two in pairs):
+            return False
+    fields = plan.as_dict().keys() - _OF_COMMAND
+    return all(getattr(plan, field) == getattr(other, field) for field in fields)
 
 
 def _is_exchanged(*operations: MountOp) -> bool:

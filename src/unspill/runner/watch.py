@@ -54,6 +54,8 @@ if TYPE_CHECKING:
         """A run as a Watch follows it: one in the spawner, or one in a live sandbox."""
 
         own_namespace: bool
+        # pid 1 of its sandbox and when that was started, where it is known before
+        init: tuple[int, int] | None
 
         def fileno(self) -> int: ...
         def message(self) -> tuple[Any, list[int]] | None: ...
@@ -391,11 +393,14 @@ class Watch:
 
         It is kept where the spawner has no pid namespace of its own, and may die without the run.
         """
+        if self._launched.init is not None:
+            self._init = self._launched.init
+            for fd in descriptors[:1]:
+                os.close(fd)
+            return
         if not descriptors:
             raise SandboxUnavailable("no descriptor is left for the run", remedy=DESCRIPTORS_REMEDY)
-        pid = pid_of(descriptors[0])
-        started = None if pid is None else started_at(pid)
-        self._init = None if pid is None or started is None else (pid, started)
+        self._init = identify(descriptors[0])
         if self._launched.own_namespace:
             os.close(descriptors[0])
         else:
@@ -819,12 +824,13 @@ def free_bytes(path: bytes) -> int:
 
 def free_memory() -> int:
     """Return the bytes that programs can still have, without others being hurt."""
-    free = 0
-    with open("/proc/meminfo", "rb") as file:
-        for line in file:
-            if line.startswith(_COUNTED):
-                free += int(line.split()[1]) * 1024
-    return free
+    fd = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(fd, _CHUNK)
+    finally:
+        os.close(fd)
+    found = (text.partition(key)[2] for key in _COUNTED)
+    return sum(int(after.split(None, 1)[0]) * 1024 for after in found if after)
 
 
 def _is_too_much(stopped: Outcome) -> bool:
@@ -857,6 +863,13 @@ def find_servers(pid: int) -> tuple[int, ...]:
     The kernel gives out the high ones by itself: those are what a program's own parts talk through.
     """
     return tuple(sorted(port for port in listening_ports(pid) if port < _GIVEN_OUT))
+
+
+def identify(pidfd: int) -> tuple[int, int] | None:
+    """Return the pid behind a descriptor, and when that process was started; None if it is out of sight."""
+    pid = pid_of(pidfd)
+    started = None if pid is None else started_at(pid)
+    return None if pid is None or started is None else (pid, started)
 
 
 def pid_of(pidfd: int) -> int | None:

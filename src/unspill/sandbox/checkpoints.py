@@ -86,8 +86,11 @@ class SpanCopies:
         made: dict[bytes, tuple[LayerId, LayerCopy]] = {}
         try:
             still = self._copy(live, under_way, plan, made)
-            whole = join(self._scan(stack, made[stack.live][1]) for stack in under_way.stacks)
             since = join(self._scan(stack, made[stack.live][1], is_since=True) for stack in under_way.stacks)
+            # Only what is applied is compared with the project
+            whole = since
+            if (is_applied or selection is not None) and self._copies:
+                whole = join(self._scan(stack, made[stack.live][1]) for stack in under_way.stacks)
         except BaseException as error:
             drop_copies(store, tuple(layer for layer, _copy in made.values()))
             if isinstance(error, OSError):

@@ -25,7 +25,7 @@ import os
 import stat
 import time
 
-from unspill.apply.draft import Marks, carry_over
+from unspill.apply.draft import Marks, carry_over, find_moved
 from unspill.apply.journal import (
     Residue,
     journal_file,
@@ -157,8 +157,8 @@ class HeldAgain:
         if moment is None:
             moment = take_mark(root, stat_root(root), renew(dest, os.lstat(dest))).ctime_ns
             moments = zip(reversed(uppers), trees, strict=True)
-            marks = [(upper, tree.mark_ns, dict(tree.overrides)) for upper, tree in moments]
-            older = carry_over(root, changes, Marks(marks), moment)
+            marks = Marks([(upper, tree.mark_ns, dict(tree.overrides)) for upper, tree in moments])
+            older = carry_over(root, changes, marks, moment, moved=find_moved(root, changes, marks))
         return Residue(
             layer=layer,
             root=root,

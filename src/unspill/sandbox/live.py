@@ -62,7 +62,7 @@ from unspill.sandbox.scan import (
     is_unwritten,
     tell_cancelled,
 )
-from unspill.sandbox.secrets import find_masks, search_aside, with_covers
+from unspill.sandbox.secrets import KnownMasks, search_aside, with_covers
 from unspill.sandbox.terminal import KeptSide, KeptTerminal, Terminal
 
 TYPE_CHECKING = False
@@ -209,7 +209,8 @@ class Live:
         self._project = project
         self._options = options
         self._broker = broker
-        self._live = LiveSandbox(project.means.facts)
+        self._live = LiveSandbox(project.means.facts, keeps_layers=True)
+        self._masks = KnownMasks(project)
         # Whoever has it may begin or end a run; foreground runs also wait for their turn
         self._lock = allocate_lock()
         self._turn = allocate_lock()
@@ -248,7 +249,9 @@ class Live:
         """
         with self._turn:
             spec = self._spec(command, working_dir, env, stdin, timeout, limits, after, after_cancel)
-            entered = self._enter(spec.replace(on_event=on_event, cancel_fd=cancel_fd))
+            if on_event is not None or cancel_fd is not None:
+                spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd)
+            entered = self._enter(spec)
             return never_begun(self._project) if entered is None else self._follow(*entered, is_settled=True)
 
     def checkpoint(self, *, after: After | None = None, selection: Selection | None = None) -> checkpoints.Checkpoint:
@@ -450,7 +453,7 @@ class Live:
         built = self._project.means.policy.limits
         wanted = built if limits is None else limits
         # These two are the caller's to watch; the others are set when the sandbox is built
-        if wanted.replace(wall_s=built.wall_s, output_bytes=built.output_bytes) != built:
+        if limits is not None and limits.replace(wall_s=built.wall_s, output_bytes=built.output_bytes) != built:
             raise UsageError("a live sandbox keeps the limits that it was built with", remedy=_PLAIN_RUN)
         return wanted if timeout is None else wanted.replace(wall_s=timeout)
 
@@ -505,7 +508,7 @@ class Live:
     def _again(self, span: Span, spec: RunSpec) -> Span | None:
         """Return a span that was kept, for another command; None if that would see something else by now."""
         project = self._project
-        masks, places = find_masks(project), get_places(project)
+        masks, places = self._masks.find(), get_places(project)
         if span.seen != self._look(masks) or (places is not span.places and places != span.places):
             self._drop_span(span)
             return None
@@ -555,7 +558,7 @@ class Live:
                 places = use.__enter__()
                 lasting.append(use)
             lasting.append(MaskUse(project.store.state).__enter__())
-            masks = find_masks(project)
+            masks = self._masks.find()
             span = Span(spec, masks, places or get_places(project), self._look(masks))
             span.under_way = open_run(
                 project.store,
@@ -579,6 +582,7 @@ class Live:
             span.under_way = span.under_way.replace(stacks=stacks)
             span.plan = self._plan_anew(span, spec)
             self._last = span
+            self._live.prepare(span.plan)
             span.gate = open_gate(project, spec, span.under_way, span.plan)
         except BaseException as error:
             tell_interrupted(spec, hold_failed(project, spec, span.under_way, error))
@@ -663,8 +667,9 @@ class Live:
         )
 
     def _settle_copies(self, span: Span) -> None:
-        """Have in the layers all that checkpoints know of them; nothing has them mounted any more."""
+        """Have in the layers all that checkpoints know of them, when nothing has them mounted any more."""
         if span.copies is not None:
+            self._live.withdraw()
             span.copies.settle()
 
     def _leave(
@@ -694,8 +699,11 @@ class Live:
             if others:
                 self._project.store.runs.share(self._project.row.id, span.numbers)
             if span.is_unwritten() and not self._is_closed:
-                return self._keep(span, run, plan, performed, traffic, begun).replace(shared_with=others)
+                result = self._keep(span, run, plan, performed, traffic, begun)
+                return result.replace(shared_with=others) if others else result
             self._span = None
+            # Nothing is scanned that anything could still write
+            self._live.withdraw()
             try:
                 performed, changes = look_at_layers(performed, plan, span.under_way)
                 performed = with_hints(self._project, plan, performed, span.masks)
@@ -714,6 +722,7 @@ class Live:
         self, span: Span, run: Run, plan: Plan, performed: Performed, traffic: Traffic | None, begun: float
     ) -> RunResult:
         """End a run that has written nothing, and keep its layers for the next."""
+        self._live.prepare(plan)
         performed = with_hints(self._project, plan, with_remedy(performed, plan), span.masks)
         self._project.store.runs.end(ended_run(run, performed))
         end_going_on(run.id)
@@ -721,7 +730,6 @@ class Live:
             self._project.store.traffic.put(run.id, traffic)
         span.drop_copies()
         span.unlock()
-        self._live.prepare(plan)
         refuse_bad_directory(performed.outcome, plan.cwd)
         return self._result(span, run, plan, performed, begun, traffic)
 

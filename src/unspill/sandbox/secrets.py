@@ -92,8 +92,11 @@ _MOST_HINTS = 3
 _MISSING = (b"no such file", b"not found", b"not exist", b"enoent", b"missing")
 # To tell one list of names from another one of the person's own
 _MODULUS = (1 << 61) - 1
-# Roots that this process is searching
+# Two ticks of the slowest clock that files are stamped by
+_TICKS_NS = 20_000_000
+# Roots that this process is searching, and when those were searched that need not be for a while
 _searching: set[bytes] = set()
+_searched: dict[tuple[bytes, bytes, tuple[bytes, ...]], int] = {}
 _MARKS = b"\xe2\x80\x98 \xe2\x80\x99 ' \" ` ( ) [ ] < > , = : ;".split()
 
 
@@ -119,6 +122,48 @@ def find_masks(project: Project, revealed: tuple[bytes, ...] = ()) -> Masks:
     if revealed:
         _check_revealed(project, masked_names(project.means.policy.secrets), revealed)
     return _find_masks(project, revealed)
+
+
+class KnownMasks:
+    """The masks of a project's runs, found anew only if something that they depend on may be another.
+
+    Whoever uses it keeps the masks in place meanwhile (`layers.mask.MaskUse`).
+    """
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._last: tuple[object, Masks] | None = None
+
+    def find(self) -> Masks:
+        """Return the masks of a run that is shown nothing beyond the policy.
+
+        Raises:
+            SandboxUnavailable: as of `find_masks`.
+        """
+        # Looked at first: what changes while they are found is noticed the next time
+        seen = self._look()
+        if self._last is not None and seen is not None and self._last[0] == seen:
+            return self._last[1]
+        masks = find_masks(self._project)
+        is_plain = seen is not None and not (masks.hidden or masks.tracked)
+        self._last = (seen, masks) if is_plain else None
+        return masks
+
+    def _look(self) -> object | None:
+        """Return what masks without a secret depend on: the roots themselves, and what was found deeper down.
+
+        None where there is more, or where a root was changed so lately that another change may not show.
+        """
+        if self._project.means.policy.secrets.directories:
+            return None
+        found: list[object] = []
+        for root in self._project.roots:
+            deeper = load_found(self._project.store, root)
+            now_ns, status = time.time_ns(), os.lstat(root)
+            if deeper.hidden or status.st_ctime_ns > now_ns - _TICKS_NS:
+                return None
+            found.append((status.st_dev, status.st_ino, status.st_ctime_ns))
+        return found
 
 
 def load_masked(project: Project) -> tuple[Stack, ...]:
@@ -290,13 +335,22 @@ def search_aside(project: Project) -> None:
     """
     secrets, store = project.means.policy.secrets, project.store
     names = masked_names(secrets)
-    due = [
-        root for root in project.roots if names and root not in _searching and not load_found(store, root).is_new(names)
-    ]
+    due = [root for root in project.roots if names and root not in _searching and not _was_searched(store, root, names)]
     if due:
         _searching.update(due)
         if not do_aside(SEARCH_NAME, lambda: _search_all(project, due)):
             _searching.difference_update(due)
+
+
+def _was_searched(store: Store, root: bytes, names: tuple[bytes, ...]) -> bool:
+    """Tell whether a root was searched for these names within a day. Once it was, nobody takes that back."""
+    key = (store.state, root, names)
+    if not 0 <= time.time_ns() - _searched.get(key, 0) < DAY_NS:
+        found = load_found(store, root)
+        if not found.is_new(names):
+            return False
+        _searched[key] = found.at_ns
+    return True
 
 
 def _search_all(project: Project, roots: Iterable[bytes]) -> None:
