@@ -105,6 +105,8 @@ _CLOSED = (
     "`unspill discard` undoes it. Otherwise choose another directory."
 )
 
+_CROWDED = "There are too many processes (`limits.processes`): end some, or wait until they have ended."
+
 # What a run may not eat: a machine without free space or memory hurts more than a run that is ended
 FREE_SPACE_KEPT = 256 * 1024 * 1024
 FREE_INODES_KEPT = 10_000
@@ -150,6 +152,8 @@ def outcome_from(status: bytes, stderr: bytes) -> Outcome:
 def not_executed(program: bytes, code: int) -> NeverStarted:
     """Return the outcome of a command that execve(2) refused with an errno."""
     reason = f"{show(program)}: {os.strerror(code)}"
+    if code == errno.EAGAIN:
+        return NeverStarted(reason=reason, remedy=_CROWDED)
     return _not_executed(reason, is_missing=code == errno.ENOENT)
 
 
