@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background runs of a live sandbox: their output, their input, their end, and what they share with others."""
 
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from tests.support import Ground, kinds, lasting, processes_with
 from unspill import Exited, Sandbox, Signalled
 from unspill.errors import UsageError
-from unspill.runner.background import BackgroundRun, OutputRing
+from unspill.runner.background import BackgroundRun, OutputRing, end_runs
 from unspill.sandbox.live import Live
 
 pytestmark = [pytest.mark.kernel, pytest.mark.rootfs_view]
@@ -150,3 +151,34 @@ def test_output_beyond_memory_and_file_is_counted_as_lost(tmp_path: Path) -> Non
         assert found == sent[lost:]
         assert lost <= max(0, len(sent) - 300)
     ring.close()
+
+
+def test_output_that_a_full_disk_takes_only_in_part_is_counted_as_lost(tmp_path: Path) -> None:
+    """A bound of the size of files does what a full disk does: a part is written, and then nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    whole = b"".join(b"%09d\n" % number for number in range(100))
+    for bound, kept in ((hard, len(whole)), (250, 100)):
+        ring = OutputRing(bytes(tmp_path), memory=100, file=1000)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bound, hard))
+        try:
+            # At once beyond what fits: less than all of it is written
+            ring.add(whole)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        found, offset, lost = b"", 0, 0
+        while offset < ring.end:
+            more, offset, missed = ring.read(offset, 64)
+            assert more
+            found, lost = found + more, lost + missed
+        assert (found, lost) == (whole[-kept:], len(whole) - kept)
+        ring.close()
+
+
+def test_what_does_not_end_by_its_first_signal_is_killed(live: Live) -> None:
+    deaf = live.start("trap '' TERM; echo up; while :; do sleep 0.02; done")
+    tidy = live.start("trap 'exit 5' TERM; echo up; while :; do sleep 0.02; done")
+    until(deaf, b"up\n")
+    until(tidy, b"up\n")
+    assert end_runs((deaf, tidy))
+    assert deaf.wait().outcome == Signalled(signal=signal.SIGKILL)
+    assert tidy.wait().outcome == Exited(code=5)

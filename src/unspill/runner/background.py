@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from threading import Condition, Thread
+from time import monotonic
 
 from unspill.errors import UsageError
 from unspill.host.dirfd import make_pipe
@@ -12,12 +14,24 @@ from unspill.model.run import OutputChunk, Started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Sequence
+    from typing import Any, Protocol
 
     from unspill.model.run import Event, Run
 
+    class Ending(Protocol):
+        """What `end_runs` uses of a run: by `first_signal` it is asked to end."""
 
+        first_signal: int
+
+        def signal(self, number: int) -> None: ...
+        def kill(self) -> None: ...
+        def is_over(self, timeout: float) -> bool: ...
+
+
+# How long a command may take to end by itself, and how long to die
+GRACE_S = 2.0
+DEATH_S = 5.0
 MEMORY_BYTES = 1 << 20
 FILE_BYTES = 64 << 20
 
@@ -65,9 +79,15 @@ class OutputRing:
         """Write to where an offset lies in the file, which begins again at its bound."""
         at = offset % self._bound
         first = piece[: self._bound - at]
-        os.pwrite(self._file, first, at)
-        os.pwrite(self._file, piece[len(first) :], 0)
+        self._write_whole(first, at)
+        self._write_whole(piece[len(first) :], 0)
         self._file_start = max(self._file_start, offset + len(piece) - self._bound)
+
+    def _write_whole(self, piece: bytes, at: int) -> None:
+        # A disk that is nearly full takes a part, and says only next time that it is full
+        while piece:
+            count = os.pwrite(self._file, piece, at)
+            piece, at = piece[count:], at + count
 
     def read(self, offset: int, most: int) -> tuple[bytes, int, int]:
         """Return what there is from an offset on, the offset after it, and how many bytes before it are lost."""
@@ -98,6 +118,8 @@ class OutputRing:
 
 class BackgroundRun:
     """A command of a live sandbox that goes on by itself. Threads may share it."""
+
+    first_signal: int = signal.SIGTERM
 
     def __init__(self, directory: bytes) -> None:
         """Make its input and room for its output, in a directory where that is much; `begin` starts it."""
@@ -200,7 +222,11 @@ class BackgroundRun:
         self._order("signal", int(number))
 
     def kill(self) -> None:
-        """Kill the command and all that it started; `wait` returns when that is done."""
+        """Kill the command and its process group; `wait` returns when that is done.
+
+        Where no other command is alive, all that it started dies too. Beside others, what has left its group goes on
+        until the last of them ends, or the sandbox does.
+        """
         self._order("kill")
 
     def wait(self, timeout: float | None = None) -> Any:
@@ -236,3 +262,17 @@ class BackgroundRun:
         fd, self.stdin = self.stdin, -1
         if fd >= 0:
             os.close(fd)
+
+
+def end_runs(runs: Sequence[Ending]) -> bool:
+    """End runs: by a signal that they can handle, and after a moment for good. Tell whether all have ended in time.
+
+    One whose command is dead has not ended before its changes are applied or held, which may take longer.
+    """
+    for one in runs:
+        one.signal(one.first_signal)
+    deadline = monotonic() + GRACE_S
+    for one in [one for one in runs if not one.is_over(max(0.0, deadline - monotonic()))]:
+        one.kill()
+    deadline = monotonic() + DEATH_S
+    return all([one.is_over(max(0.0, deadline - monotonic())) for one in runs])

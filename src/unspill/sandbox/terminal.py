@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 
 from unspill.errors import UsageError
@@ -198,6 +199,9 @@ class KeptTerminal(Terminal):
     It has the words of a background run; its output is what was printed while nobody was there.
     """
 
+    # Shells that somebody types to ignore SIGTERM
+    first_signal: int = signal.SIGHUP
+
     def __init__(
         self, side: KeptSide, run: Callable[[AttachedTerminal, int], RunResult], size: tuple[int, int]
     ) -> None:
@@ -237,7 +241,7 @@ class KeptTerminal(Terminal):
         self._kept.order("signal", int(number))
 
     def kill(self) -> None:
-        """Kill the command and all that it started."""
+        """Kill the command and its process group, as `BackgroundRun.kill` does."""
         self._kept.order("kill")
 
     def is_over(self, timeout: float) -> bool:
