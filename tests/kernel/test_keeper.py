@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background runs of the command line, and the process that keeps their sandbox alive."""
 
+import errno
 import json
+import math
 import os
 import pty
 import signal
@@ -20,7 +22,8 @@ from tests.prepared import PREPARED, PROGRAM
 from tests.support import Ground, lasting, processes_with, run_cli
 from unspill.cli.run import TerminalOutput, print_background
 from unspill.errors import SandboxUnavailable, UsageError
-from unspill.layers.locks import keeper_files
+from unspill.layers.locks import RootLocks, keeper_files
+from unspill.runner import background
 from unspill.sandbox import keeper
 from unspill.sandbox.keeper import from_form, receive, send, to_form
 from unspill.store.db import Store
@@ -392,3 +395,113 @@ def test_a_store_that_never_had_one_has_no_keepers(tmp_path: Path) -> None:
     with Store.open(bytes(tmp_path / "state")):
         assert list(keeper.find_keepers(bytes(tmp_path / "state"))) == []
     assert list(keeper.find_keepers(bytes(tmp_path / "none"))) == []
+
+
+def parent_of(word: str) -> int:
+    """Return the parent of the process that has a word as an argument."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word.encode() in path.read_bytes().split(b"\0"):
+                return int(path.with_name("stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    raise AssertionError(word)
+
+
+@pytest.mark.parametrize("how", ["stop", "stop 1", "signal"])
+def test_a_sandbox_whose_door_stands_still_can_be_ended(ground: Ground, cli: Any, how: str) -> None:
+    word = lasting()
+    cli("run", "-d", "-c", f"echo x > made; echo up; exec sleep {word}")
+    until(lambda: cli("logs").stdout == b"up\n")
+    # A command could do the same by `kill -STOP 2`
+    os.kill(parent_of(word), signal.SIGSTOP)
+    if how == "signal":
+        os.kill(keepers(cli)[0]["pid"], signal.SIGTERM)
+    else:
+        stopped = cli(*how.split())
+        assert stopped.stdout.splitlines()[0] == b"Stopped run 1.", stopped.stderr
+    until(lambda: not list((ground.state / "locks").glob("*.socket")))
+    assert not processes_with(word)
+
+
+def test_what_is_alive_is_listed_until_it_is_dead(ground: Ground, cli: Any) -> None:
+    """It is deaf to the first signal, so there is a while between the wish to end it and its end."""
+    word = lasting()
+    cli("run", "-d", "-c", f"trap '' TERM; echo up; while :; do sleep {word}; done")
+    until(lambda: cli("logs").stdout == b"up\n")
+    os.kill(keepers(cli)[0]["pid"], signal.SIGTERM)
+    assert keepers(cli)[0]["runs"][0]["alive"]
+    until(lambda: not keepers(cli))
+    assert not processes_with(word)
+
+
+class _Held:
+    """A keeper in this process, with what it waits for made short; nothing can be applied until `let_go`."""
+
+    def __init__(self, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(keeper, "_LAST_WORDS_S", 0.1)
+        monkeypatch.setattr(background, "GRACE_S", 0.1)
+        monkeypatch.setattr(background, "DEATH_S", 0.1)
+        sandbox = ground.sandbox(after="apply")
+        self.state = sandbox._project.store.state
+        lock = os.open(keeper_files(self.state, sandbox.id)[0], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.keeper = keeper.Keeper(sandbox, lock)
+        self.keeper._is_open.set()
+        self._root = os.open(ground.project, os.O_RDONLY | os.O_CLOEXEC)
+        self._locks = RootLocks(self.state)
+        self._locks.acquire(self._root, time.monotonic() + DEADLINE_S)
+
+    def connect(self) -> keeper.KeeperLink:
+        ours, theirs = socket.socketpair(socket.AF_UNIX)
+        self.keeper._take(theirs)
+        return keeper.KeeperLink(ours, os.getpid())
+
+    def let_go(self) -> None:
+        self._locks.close()
+        os.close(self._root)
+
+
+@pytest.mark.parametrize("words", [{}, {"run": 1}])
+def test_who_stops_runs_hears_how_they_ended_however_long_it_takes_to_apply_what_they_changed(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, words: dict[str, Any]
+) -> None:
+    held = _Held(ground, monkeypatch)
+    with held.connect() as asking:
+        asking.ask("start", command="echo x > made; echo up; read line", options=OPTIONS)
+        until(lambda: asking.ask("output", run=1, offset=0, timeout=1.0)["next"])
+        send(asking.sock, {"do": "stop", **words})
+        # All bounds are over by then
+        until(lambda: held.keeper._live._is_closed)
+        held.let_go()
+        [result] = from_form(asking.answer()["results"])
+    assert result.operation is not None
+    assert (ground.project / "made").read_text() == "x\n"
+
+
+def test_a_client_that_does_not_read_what_its_command_prints_holds_nobody_up(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = _Held(ground, monkeypatch)
+    held.let_go()
+    with held.connect() as asking, held.connect() as deaf:
+        asking.ask("start", command="echo up; read line", options=OPTIONS)
+        send(deaf.sock, {"do": "run", "command": "yes", "options": OPTIONS})
+        until(lambda: any(since < math.inf for since in held.keeper._waiting.values()))
+        assert len(asking.results("stop")) == 1
+        # What it has not read yet comes first; this keeper is this process, and lives
+        with pytest.raises(SandboxUnavailable, match="is alive, and has closed the connection"):
+            while True:
+                deaf.answer()
+
+
+def test_what_fails_in_the_keeper_itself_is_told_as_that(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_words: object, **_options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    held = _Held(ground, monkeypatch)
+    held.let_go()
+    monkeypatch.setattr(held.keeper._live, "start", fail)
+    with held.connect() as asking:
+        with pytest.raises(SandboxUnavailable, match=r"the keeper failed: OSError: .*No space left"):
+            asking.ask("start", command="true", options=OPTIONS)
+        assert asking.results("stop") == ()

@@ -73,7 +73,7 @@ def attach(arguments: Arguments) -> int:
         raise UsageError("a terminal and --json can't be used together", remedy="Leave out --json.")
     size = get_terminal()
     number, sandbox = _named(arguments)
-    link = find_keeper(sandbox._project.store.state, sandbox.id)
+    link = find_keeper(sandbox._project.store.state, sandbox.id, or_ending=True)
     if link is None:
         raise _nothing(sandbox)
     streams = TerminalOutput()
@@ -105,7 +105,7 @@ def attach(arguments: Arguments) -> int:
 def logs(arguments: Arguments) -> int:
     """Print the output of a background run."""
     number, sandbox = _named(arguments)
-    link = find_keeper(sandbox._project.store.state, sandbox.id)
+    link = find_keeper(sandbox._project.store.state, sandbox.id, or_ending=True)
     if link is None:
         return _print_stored(arguments, sandbox, number)
     with link:
@@ -166,7 +166,7 @@ def _print_stored(arguments: Arguments, sandbox: Sandbox, number: int | None) ->
 def stop(arguments: Arguments) -> int:
     """End background runs."""
     number, sandbox = _named(arguments)
-    link = find_keeper(sandbox._project.store.state, sandbox.id)
+    link = find_keeper(sandbox._project.store.state, sandbox.id, or_ending=True)
     if link is None:
         if number is not None:
             raise _nothing(sandbox)

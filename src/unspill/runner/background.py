@@ -275,4 +275,4 @@ def end_runs(runs: Sequence[Ending]) -> bool:
     for one in [one for one in runs if not one.is_over(max(0.0, deadline - monotonic()))]:
         one.kill()
     deadline = monotonic() + DEATH_S
-    return all([one.is_over(max(0.0, deadline - monotonic())) for one in runs])
+    return all(one.is_over(max(0.0, deadline - monotonic())) for one in runs)

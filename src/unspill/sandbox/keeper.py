@@ -16,6 +16,7 @@ from __future__ import annotations
 import binascii
 import fcntl
 import json
+import math
 import os
 import select
 import signal
@@ -27,11 +28,13 @@ import time
 from unspill import __version__, errors
 from unspill.errors import SandboxUnavailable, UnspillError, UsageError
 from unspill.host.dirfd import make_pipe
+from unspill.host.job import is_dead
 from unspill.layers.locks import SandboxLock, keeper_files, refuse_served, tell_kept
 from unspill.model import change, operation, run
 from unspill.model.change import Selection
 from unspill.model.run import InheritedInput, NeverStarted, RunId, SandboxId, Started, exit_code_of
 from unspill.record import Record
+from unspill.runner.background import end_runs
 from unspill.sandbox.result import RunResult, unsettled_text
 from unspill.sandbox.sandbox import Sandbox
 from unspill.sandbox.scan import cancelled_line
@@ -71,13 +74,16 @@ _MOST_CLIENTS = 64
 _MOST_ENDED = 20
 _MOST_OUTPUT = 1 << 18
 _MOST_MODES = 1 << 12
-# How long a command may take to end by itself, and a client to read what its command has printed
-_GRACE_S = 2.0
+# How long a client may take to read what its command has printed, once all ends
 _LAST_WORDS_S = 5.0
+# Who closes a connection may be dying
+_DYING_MS = 1_000
 _LONGEST_WAIT_S = 10.0
 _PAUSE_S = 0.02
 _LOST = "the keeper of this sandbox was killed, and with it all that ran in it"
 _LOST_REMEDY = "The next run of the sandbox holds what they had changed: see `unspill changes`."
+_CUT_OFF = "the keeper of this sandbox is alive, and has closed the connection"
+_CUT_OFF_REMEDY = "See what runs: unspill ps"
 # By name: those that results consist of
 _KINDS = {
     kind.__name__: kind
@@ -168,11 +174,20 @@ def is_own_peer(sock: socket.socket) -> bool:
         return False
 
 
+class _ClientGone(BrokenPipeError):
+    """Nobody hears the answer."""
+
+
 class KeeperLink:
     """A client's connection to a keeper. Use it in a `with` block."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, pid: int) -> None:
+        """Take a connection and the process at its other end, which has said something or is our child."""
         self.sock = sock
+        try:
+            self._process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._process = -1
 
     def ask(self, what: str, descriptors: tuple[int, ...] = (), **words: Any) -> dict[str, Any]:
         """Ask for something and return the first answer.
@@ -183,8 +198,13 @@ class KeeperLink:
         try:
             send(self.sock, {"do": what, **words}, descriptors)
         except OSError as error:
-            raise SandboxUnavailable(_LOST, remedy=_LOST_REMEDY) from error
+            raise self._lost() from error
         return self.answer()
+
+    def _lost(self) -> SandboxUnavailable:
+        if self._process < 0 or is_dead(self._process, _DYING_MS):
+            return SandboxUnavailable(_LOST, remedy=_LOST_REMEDY)
+        return SandboxUnavailable(_CUT_OFF, remedy=_CUT_OFF_REMEDY)
 
     def answer(self) -> dict[str, Any]:
         """Return the next answer. Raises as `ask`."""
@@ -194,7 +214,7 @@ class KeeperLink:
         """Return the next answer and what came with it. Raises as `ask`."""
         found = receive(self.sock, _LONGEST_ANSWER)
         if found is None:
-            raise SandboxUnavailable(_LOST, remedy=_LOST_REMEDY)
+            raise self._lost()
         if "error" in found[0]:
             raise _to_error(found[0]["error"])
         return found
@@ -218,6 +238,9 @@ class KeeperLink:
 
     def close(self) -> None:
         self.sock.close()
+        if self._process >= 0:
+            os.close(self._process)
+            self._process = -1
 
     def __enter__(self) -> Self:
         return self
@@ -226,8 +249,10 @@ class KeeperLink:
         self.close()
 
 
-def find_keeper(state: bytes, sandbox: SandboxId) -> KeeperLink | None:
+def find_keeper(state: bytes, sandbox: SandboxId, *, or_ending: bool = False) -> KeeperLink | None:
     """Return a connection to the keeper of a sandbox, None if there is none.
+
+    One that ends is not for those who want to run something; `or_ending` finds it too.
 
     Raises:
         SandboxUnavailable: it is one of another version.
@@ -250,15 +275,18 @@ def find_keeper(state: bytes, sandbox: SandboxId) -> KeeperLink | None:
             f"unspill {hello[0].get('version')} keeps this sandbox, and this is {__version__}",
             remedy=f"Stop it, which applies or holds what was changed: kill {pid}",
         )
-    return KeeperLink(sock)
+    if hello[0].get("ending") and not or_ending:
+        sock.close()
+        return None
+    return KeeperLink(sock, int(hello[0]["pid"]))
 
 
 def find_keepers(state: bytes) -> Iterator[KeeperLink]:
-    """Yield a connection to each keeper of a state directory."""
+    """Yield a connection to each keeper of a state directory, also to those that end."""
     suffix, directory = b".socket", state + b"/locks"
     for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
         if name.endswith(suffix):
-            link = find_keeper(state, SandboxId(os.fsdecode(name.removesuffix(suffix))))
+            link = find_keeper(state, SandboxId(os.fsdecode(name.removesuffix(suffix))), or_ending=True)
             if link is not None:
                 yield link
 
@@ -313,7 +341,7 @@ def _start(sandbox: Sandbox, lock: int) -> KeeperLink:
     actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     actions += [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in zip((3, 4), high, strict=True)]
     try:
-        os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
+        pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
     except OSError as error:
         ours.close()
         raise SandboxUnavailable(f"the keeper of the sandbox can't be started: {error}") from error
@@ -321,7 +349,7 @@ def _start(sandbox: Sandbox, lock: int) -> KeeperLink:
         theirs.close()
         for fd in high:
             os.close(fd)
-    link = KeeperLink(ours)
+    link = KeeperLink(ours, pid)
     try:
         project = os.fsdecode(sandbox.project) if sandbox._project.roots else None
         # Root is asked whether it may run at all, and nobody would hear that question
@@ -526,7 +554,9 @@ class Keeper:
         self._runs: dict[int, BackgroundRun | KeptTerminal] = {}
         self._clients: dict[threading.Thread, socket.socket] = {}
         self._tied: dict[socket.socket, BackgroundRun | KeptTerminal] = {}
-        self._is_begun = self._is_ending = False
+        # Clients that wait for a command, and since when one does not read what it is told
+        self._waiting: dict[socket.socket, float] = {}
+        self._is_begun = self._is_ending = self._is_done = False
         # Set when others can reach it, or never will
         self._is_open = threading.Event()
         # Whoever has it ends all
@@ -542,8 +572,14 @@ class Keeper:
         self._take(first)
         poll = select.poll()
         poll.register(self._news, select.POLLIN)
-        while not self._is_over():
-            if listener is None and self._is_begun:
+        ending: threading.Thread | None = None
+        # While it ends, others can still see what is alive
+        while not self._is_done:
+            if ending is None and self._is_over():
+                ending = threading.Thread(target=self._end, name="unspill-end")
+                ending.start()
+                self._is_open.set()
+            elif ending is None and listener is None and self._is_begun:
                 listener = self._listen()
                 poll.register(listener, select.POLLIN)
                 self._is_open.set()
@@ -552,18 +588,23 @@ class Keeper:
                     os.read(fd, 4096)
                 elif listener is not None:
                     self._welcome(listener)
-        self._is_open.set()
         if listener is not None:
             os.unlink(keeper_files(self._sandbox._project.store.state, self._sandbox.id)[1])
             listener.close()
+        # Who is being answered hears the rest
+        self._shut()
+        for thread in tuple(self._clients):
+            thread.join(_LAST_WORDS_S)
+        self._sandbox.close()
+
+    def _end(self) -> None:
+        # From now on whoever wants the sandbox waits for it
+        os.ftruncate(self._lock_fd, 0)
         try:
             self.end_all()
         finally:
-            # Who is being answered hears the rest
-            self._shut(socket.SHUT_RD)
-            for thread in tuple(self._clients):
-                thread.join(_LAST_WORDS_S)
-            self._sandbox.close()
+            self._is_done = True
+            self._wake()
 
     def _stop_soon(self, _number: int, _frame: object) -> None:
         self._is_ending = True
@@ -603,7 +644,7 @@ class Keeper:
             if not is_own_peer(client) or len(self._clients) >= _MOST_CLIENTS:
                 client.close()
                 return
-            send(client, {"version": __version__, "pid": os.getpid()})
+            send(client, {"version": __version__, "pid": os.getpid(), "ending": self._is_ending})
             self._take(client)
         except OSError:
             client.close()
@@ -621,10 +662,10 @@ class Keeper:
                 try:
                     answer = self._answer(client, words, descriptors)
                     if answer is not None:
-                        send(client, answer)
+                        _tell(client, answer)
                 except UnspillError as error:
                     send(client, {"error": _error_form(error)})
-                except OSError:
+                except _ClientGone:
                     raise
                 except Exception as error:
                     failure = SandboxUnavailable(f"the keeper failed: {type(error).__name__}: {error}")
@@ -682,7 +723,7 @@ class Keeper:
             case {"do": "apply", "paths": list(paths), "globs": list(globs), "overwrite": list(overwrite)}:
                 return self._apply(Selection(paths=_names(paths), globs=_names(globs), overwrite=_names(overwrite)))
             case {"do": "stop", "run": int(number)}:
-                return {"results": to_form(self._stop((self._find(number),)))}
+                return {"results": to_form(self._stop(self._find(number)))}
             case {"do": "stop"}:
                 return {"results": to_form(self.end_all())}
         raise UsageError(f"the keeper of the sandbox does not know this: {words.get('do')!a:.60}")
@@ -714,8 +755,8 @@ class Keeper:
         result = None if started.is_alive() else started.wait()
         never = result is not None and isinstance(result.outcome, NeverStarted)
         try:
-            send(client, {"run": _run_form(started), "result": to_form(result) if never else None})
-        except OSError:
+            _tell(client, {"run": _run_form(started), "result": to_form(result) if never else None})
+        except _ClientGone:
             # It went away while the run waited for its turn, and nobody would know of it
             started.kill()
             raise
@@ -744,11 +785,17 @@ class Keeper:
         """Run a command for a client that waits for it; it is cancelled when the client says or goes away."""
 
         def tell(event: Event) -> None:
-            send(client, {"event": to_form(event)})
+            self._waiting[client] = time.monotonic()
+            _tell(client, {"event": to_form(event)})
+            self._waiting[client] = math.inf
 
-        result = self._live.run(
-            _checked_command(command), **options, stdin=stdin, on_event=tell, cancel_fd=client.fileno()
-        )
+        self._waiting[client] = math.inf
+        try:
+            result = self._live.run(
+                _checked_command(command), **options, stdin=stdin, on_event=tell, cancel_fd=client.fileno()
+            )
+        finally:
+            del self._waiting[client]
         return {"result": to_form(result)}
 
     def _start_terminal(
@@ -777,7 +824,7 @@ class Keeper:
         try:
             words = {"run": kept.number, "kept": kept.is_kept, "first": seat.is_first, "lost": seat.lost}
             shown = {"modes": to_form(seat.modes), "printed": to_form(seat.printed)}
-            send(client, {**words, **shown}, (seat.master,))
+            _tell(client, {**words, **shown}, (seat.master,))
             poll = select.poll()
             for fd in (client.fileno(), seat.fileno()):
                 poll.register(fd, select.POLLIN)
@@ -814,16 +861,19 @@ class Keeper:
             raise SandboxUnavailable(f"nothing was applied: {why}", remedy="Try again.")
         return {"operation": to_form(found.operation), "hints": to_form(found.hints)}
 
-    def _stop(self, runs: tuple[BackgroundRun | KeptTerminal, ...]) -> tuple[RunResult, ...]:
-        """End runs: by a signal that they can handle, and then for good."""
-        for one in runs:
-            # Shells that somebody types to ignore the first
-            one.signal(signal.SIGHUP if isinstance(one, KeptTerminal) else signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE_S
-        for one in runs:
-            if not one.is_over(max(0.0, deadline - time.monotonic())):
-                one.kill()
-        return tuple(one.wait() for one in runs)
+    def _stop(self, run: BackgroundRun | KeptTerminal) -> tuple[RunResult, ...]:
+        """End a run, and return how it ended."""
+        if not end_runs((run,)):
+            with self._lock:
+                is_alone = not any(one.is_alive() for one in self._runs.values() if one is not run)
+            if self._waiting or not is_alone:
+                raise SandboxUnavailable(
+                    f"run {run.number} was killed, and has not ended yet",
+                    remedy=f"See `unspill ps`. To end all of the sandbox: unspill stop {self._sandbox.name}",
+                )
+            # Whether it does not die or is being applied: this ends the one and waits for the other
+            self.end_all()
+        return (run.wait(),)
 
     def end_all(self) -> tuple[RunResult, ...]:
         """End the sandbox with everything in it, and return how the background runs ended."""
@@ -831,25 +881,45 @@ class Keeper:
             with self._lock:
                 self._is_ending = True
                 runs = tuple(one for one in self._runs.values() if one.is_alive())
-            # A client that does not read what its command prints would hold all up
-            timer = threading.Timer(_GRACE_S + _LAST_WORDS_S, self._shut, (socket.SHUT_RDWR,))
-            timer.daemon = True
-            timer.start()
+            self._wake()
+            is_over = threading.Event()
+            threading.Thread(target=self._cut_off, args=(is_over,), name="unspill-cut-off", daemon=True).start()
             try:
-                return self._stop(runs)
+                end_runs(runs)
             finally:
+                # It also ends what the commands have kept from ending
                 self._live.close()
-                timer.cancel()
+                is_over.set()
                 self._wake()
+            return tuple(one.wait() for one in runs)
 
-    def _shut(self, how: int) -> None:
-        """Let no client say more, or hear more."""
+    def _cut_off(self, is_over: threading.Event) -> None:
+        """Let go of clients that do not read what their commands print: they would hold all up."""
+        while not is_over.wait(_PAUSE_S):
+            for client, since in tuple(self._waiting.items()):
+                if time.monotonic() - since > _LAST_WORDS_S:
+                    _shut(client, socket.SHUT_RDWR)
+
+    def _shut(self) -> None:
+        """Let no client say more; each hears the rest."""
         with self._lock:
             for client in self._clients.values():
-                try:
-                    client.shutdown(how)
-                except OSError:
-                    continue
+                _shut(client, socket.SHUT_RD)
+
+
+def _tell(client: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+    """Send an answer. Raises `_ClientGone` if nobody is there, unlike what fails in the keeper itself."""
+    try:
+        send(client, message, descriptors)
+    except OSError as error:
+        raise _ClientGone from error
+
+
+def _shut(client: socket.socket, how: int) -> None:
+    try:
+        client.shutdown(how)
+    except OSError:
+        return  # it is gone
 
 
 def _is_listed(run: BackgroundRun | KeptTerminal) -> bool:
