@@ -223,6 +223,17 @@ def processes_with(word: str) -> list[str]:
     return found
 
 
+def parent_of(word: str) -> int:
+    """Return the parent of the process that has a word as an argument."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word.encode() in path.read_bytes().split(b"\0"):
+                return int(path.with_name("stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    raise AssertionError(word)
+
+
 @contextmanager
 def directory_on(kind: str) -> Iterator[Path]:
     """A new directory on one of the filesystems that .ci/setup mounts; removed afterwards."""

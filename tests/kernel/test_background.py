@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background runs of a live sandbox: their output, their input, their end, and what they share with others."""
 
+import fcntl
+import os
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
-from tests.support import Ground, kinds, lasting, processes_with
+from tests.support import Ground, kinds, lasting, parent_of, processes_with
 from unspill import Exited, Sandbox, Signalled
-from unspill.errors import UsageError
+from unspill.adapters import background as adapter
+from unspill.adapters.answers import text_answer
+from unspill.adapters.background import BackgroundRuns
+from unspill.errors import SandboxUnavailable, UsageError
+from unspill.layers.locks import keeper_files, refuse_kept
 from unspill.runner.background import BackgroundRun, OutputRing, end_runs
 from unspill.sandbox.live import Live
 
@@ -182,3 +191,78 @@ def test_what_does_not_end_by_its_first_signal_is_killed(live: Live) -> None:
     assert end_runs((deaf, tidy))
     assert deaf.wait().outcome == Signalled(signal=signal.SIGKILL)
     assert tidy.wait().outcome == Exited(code=5)
+
+
+@pytest.fixture
+def served(sandbox: Sandbox) -> Iterator[BackgroundRuns]:
+    runs = BackgroundRuns(sandbox)
+    yield runs
+    runs.close()
+
+
+def test_who_only_looks_whether_there_are_background_runs_keeps_nobody_from_having_some(
+    served: BackgroundRuns, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = keeper_files(sandbox._project.store.state, sandbox.id)[0]
+    looking = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    refusals = []
+
+    def refuse(*words: Any) -> None:
+        refusals.append(words)
+        refuse_kept(*words)
+        if len(refusals) == 2:
+            fcntl.flock(looking, fcntl.LOCK_UN)
+
+    monkeypatch.setattr(adapter, "refuse_kept", refuse)
+    assert served.start({"command": "true"}, None).values["run"] == 1
+    assert len(refusals) == 2
+    os.close(looking)
+
+
+def test_who_keeps_the_claim_of_a_sandbox_is_not_waited_for(
+    served: BackgroundRuns, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "_CLAIM_S", 0.0)
+    path = keeper_files(sandbox._project.store.state, sandbox.id)[0]
+    holding = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(holding, fcntl.LOCK_EX)
+    with pytest.raises(SandboxUnavailable, match="background runs of another process"):
+        served.start({"command": "true"}, None)
+    os.close(holding)
+
+
+def test_the_end_of_a_run_that_is_no_longer_listed_is_still_told(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "_MOST_ENDED", 0)
+    has_ended, may_go_on = Event(), Event()
+
+    def take(_result: object) -> None:
+        has_ended.set()
+        assert may_go_on.wait(20)
+
+    served = BackgroundRuns(sandbox, take)
+    served.start({"command": f"exec sleep {lasting()}"}, None)
+    served.start({"command": "exit 3"}, None)
+    assert has_ended.wait(20)
+    # With this one the ended run is no longer listed, before anybody was told of it
+    served.start({"command": f"exec sleep {lasting()}"}, None)
+    with pytest.raises(UsageError):
+        served.output({"run": 2}, None)
+    may_go_on.set()
+    told = ""
+    deadline = time.monotonic() + 20
+    while "run 2" not in told:
+        assert time.monotonic() < deadline
+        told = served.with_news(text_answer([], {})).text
+    assert told.startswith("Note: run 2 has ended in the background.\nExit code: 3\n")
+    served.close()
+
+
+def test_a_run_whose_door_stands_still_can_be_killed(served: BackgroundRuns) -> None:
+    word = lasting()
+    served.start({"command": f"exec sleep {word}"}, None)
+    os.kill(parent_of(word), signal.SIGSTOP)
+    assert served.kill({"run": 1}, None).values["run"] == 1
+    assert processes_with(word) == []

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.prepared import PREPARED, PROGRAM
-from tests.support import Ground, lasting, processes_with, run_cli
+from tests.support import Ground, lasting, parent_of, processes_with, run_cli
 from unspill.cli.run import TerminalOutput, print_background
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.locks import RootLocks, keeper_files
@@ -319,7 +319,7 @@ def test_lost_output_is_counted(ground: Ground, capfdbinary: pytest.CaptureFixtu
     class Link:
         def ask(self, _what: str, *, run: int, offset: int, timeout: float) -> dict[str, Any]:
             lost, text = (3, b"later") if offset == 0 else (0, b"")
-            return {"lost": lost, "text": to_form(text), "next": 8, "run": {"alive": False}}
+            return {"lost": lost, "text": to_form(text), "next": 8, "end": 8, "run": {"alive": False}}
 
     assert print_background(Link(), 1, TerminalOutput().pass_on, follow=False) == 0  # type: ignore[arg-type]
     assert capfdbinary.readouterr() == (b"later", b"unspill: 3 bytes of earlier output are lost\n")
@@ -395,17 +395,6 @@ def test_a_store_that_never_had_one_has_no_keepers(tmp_path: Path) -> None:
     with Store.open(bytes(tmp_path / "state")):
         assert list(keeper.find_keepers(bytes(tmp_path / "state"))) == []
     assert list(keeper.find_keepers(bytes(tmp_path / "none"))) == []
-
-
-def parent_of(word: str) -> int:
-    """Return the parent of the process that has a word as an argument."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if word.encode() in path.read_bytes().split(b"\0"):
-                return int(path.with_name("stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    raise AssertionError(word)
 
 
 @pytest.mark.parametrize("how", ["stop", "stop 1", "signal"])
@@ -490,8 +479,7 @@ def test_a_client_that_does_not_read_what_its_command_prints_holds_nobody_up(
         assert len(asking.results("stop")) == 1
         # What it has not read yet comes first; this keeper is this process, and lives
         with pytest.raises(SandboxUnavailable, match="is alive, and has closed the connection"):
-            while True:
-                deaf.answer()
+            list(iter(deaf.answer, None))
 
 
 def test_what_fails_in_the_keeper_itself_is_told_as_that(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,3 +493,48 @@ def test_what_fails_in_the_keeper_itself_is_told_as_that(ground: Ground, monkeyp
         with pytest.raises(SandboxUnavailable, match=r"the keeper failed: OSError: .*No space left"):
             asking.ask("start", command="true", options=OPTIONS)
         assert asking.results("stop") == ()
+
+
+def test_ctrl_c_ends_a_run_that_is_followed_and_says_what_became_of_it(ground: Ground, cli: Any) -> None:
+    word = lasting()
+    with subprocess.Popen(
+        [PROGRAM, "run", "-d", "-f", "-c", f"echo x > made; echo up; sleep {word}"],
+        cwd=ground.project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **PREPARED},
+    ) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == b"up\n"
+        # It asks for more by now, or will: both are right
+        following.send_signal(signal.SIGINT)
+        _out, said = following.communicate(timeout=DEADLINE_S)
+    assert following.returncode == 130
+    assert b"1 added. Applied as op 1" in said
+    assert b"Traceback" not in said
+    assert not processes_with(word)
+    assert (ground.project / "made").read_text() == "x\n"
+
+
+def test_logs_end_where_the_output_ended_when_they_were_asked_for(ground: Ground, cli: Any) -> None:
+    cli("run", "-d", "-c", "yes 0123456789abcdef0123456789abcdef")
+    assert until(lambda: cli("logs").stdout).startswith(b"0123456789abcdef")
+    found = json.loads(cli("logs", "--json").stdout)
+    assert found["run"]["alive"]
+    assert found["output"]
+
+
+def test_what_is_printed_meanwhile_is_no_part_of_the_logs(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    class Link:
+        """A run that prints another letter each time that somebody looks."""
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def ask(self, _what: str, *, run: int, offset: int, timeout: float) -> dict[str, Any]:
+            self.asked += 1
+            assert self.asked < 9
+            return {"lost": 0, "text": to_form(b"x"), "next": offset + 1, "end": 2 + self.asked, "run": {"alive": True}}
+
+    assert print_background(Link(), 1, TerminalOutput().pass_on, follow=False) == 0  # type: ignore[arg-type]
+    assert capfdbinary.readouterr().out == b"xxx"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 from contextlib import contextmanager, suppress
 from threading import Condition, Lock, Thread
 from time import monotonic
@@ -29,6 +28,7 @@ from unspill.adapters.answers import (
 from unspill.errors import SandboxUnavailable, UnspillError, UsageError
 from unspill.layers.locks import keeper_files, refuse_given_up, refuse_kept, tell_kept
 from unspill.model.run import NeverStarted
+from unspill.runner.background import end_runs
 from unspill.sandbox.result import describe_end
 
 TYPE_CHECKING = False
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 LONGEST_WAIT_S = 60
 _MOST_ENDED = 20
 _PAUSE_S = 0.05
-# How long a command may take to end by itself
-_GRACE_S = 2.0
+_CLAIM_S = 2.0
 _KILL_FIRST = "End them with `kill` first: {}."
 _CLAIM = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 # What needs a sandbox of its own, or somebody to ask
@@ -122,8 +121,8 @@ class BackgroundRuns:
         self._joined = self._plain = 0
         self._is_starting = self._is_closed = False
         self._runs: dict[int, BackgroundRun] = {}
-        # Numbers of those whose end no answer has told yet, and of those where one has
-        self._untold: list[int] = []
+        # Those whose end no answer has told yet, and numbers of those where one has
+        self._untold: list[BackgroundRun] = []
         self._told: set[int] = set()
 
     @contextmanager
@@ -206,17 +205,29 @@ class BackgroundRuns:
             state = project.store.state
             claim = os.open(keeper_files(state, self._sandbox.id)[0], _CLAIM, 0o600)
             try:
-                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._take_claim(claim)
                 tell_kept(claim, self._sandbox.name, "an MCP server")
-            except OSError as error:
+            except BaseException:
                 os.close(claim)
-                refuse_kept(state, self._sandbox.id)
-                raise SandboxUnavailable("background runs of another process use this sandbox") from error
+                raise
             self._claim = claim
         self._live = live
 
+    def _take_claim(self, claim: int) -> None:
+        deadline = monotonic() + _CLAIM_S
+        while True:
+            try:
+                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError as error:
+                refuse_kept(self._sandbox._project.store.state, self._sandbox.id)
+                # Who only looks whether somebody has it, has it for a moment
+                if monotonic() > deadline:
+                    raise SandboxUnavailable("background runs of another process use this sandbox") from error
+            self._news.wait(_PAUSE_S)
+
     def _add(self, run: BackgroundRun) -> None:
-        ended = [number for number, one in self._runs.items() if not one.is_alive() and number not in self._untold]
+        ended = [number for number, one in self._runs.items() if not one.is_alive() and one not in self._untold]
         for number in ended[: max(0, len(ended) - _MOST_ENDED)]:
             del self._runs[number]
         self._runs[run.number] = run
@@ -229,7 +240,7 @@ class BackgroundRuns:
             self._on_result(run.wait())
         with self._news:
             if run.number not in self._told:
-                self._untold.append(run.number)
+                self._untold.append(run)
         self._close_if_idle()
 
     def _close_if_idle(self) -> None:
@@ -298,13 +309,19 @@ class BackgroundRuns:
 
         Raises:
             UsageError: there is no such run.
+            SandboxUnavailable: it does not die, and others are alive.
         """
         run = self._find(given["run"])
         refuse_given_up(cancel_fd)
-        if run.is_alive():
-            run.signal(signal.SIGTERM)
-            if not run.is_over(_GRACE_S):
-                run.kill()
+        if run.is_alive() and not end_runs((run,)):
+            with self._news:
+                live = self._live
+                is_alone = self._alive() == [run.number] and not self._joined
+            if live is None or not is_alone:
+                remedy = f"Call `output` for run {run.number} later, or end the other runs too."
+                raise SandboxUnavailable(f"run {run.number} was killed, and has not ended yet", remedy=remedy)
+            # Whether it does not die or is being applied: this ends the one and waits for the other
+            live.close()
         return self._answer_end(run)
 
     def _answer_end(self, run: BackgroundRun) -> Answer:
@@ -315,7 +332,7 @@ class BackgroundRuns:
         run.join()
         with self._news:
             self._told.add(run.number)
-            self._untold = [number for number in self._untold if number != run.number]
+            self._untold = [one for one in self._untold if one is not run]
         result: RunResult = run.wait()
         return result
 
@@ -331,14 +348,15 @@ class BackgroundRuns:
     def with_news(self, answer: Answer, joined: JoinedSandbox | None = None) -> Answer:
         """Return an answer that also tells of what ended meanwhile, and of changes that are not the call's own."""
         results = [] if joined is None else [one for one in joined.results if one.changes]
-        for one in results:
-            self._on_result(one)
-        lines = [line for one in results if one.number != answer.values.get("run") for line in change_lines(one)]
+        for result in results:
+            self._on_result(result)
+        own = answer.values.get("run")
+        lines = [line for result in results if result.number != own for line in change_lines(result)]
         with self._news:
             untold, self._untold = self._untold, []
-            self._told.update(untold)
-        for number in untold:
-            lines += [f"Note: run {number} has ended in the background.", *self._end_lines(self._runs[number])]
+            self._told.update(one.number for one in untold)
+        for one in untold:
+            lines += [f"Note: run {one.number} has ended in the background.", *self._end_lines(one)]
         notes = "".join(f"{line}\n" for line in lines)
         return answer.replace(text=answer.text + notes if answer.is_error else notes + answer.text)
 

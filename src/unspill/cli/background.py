@@ -127,12 +127,13 @@ def logs(arguments: Arguments) -> int:
 
 
 def _print_json(link: KeeperLink, number: int) -> int:
-    text, offset, lost = b"", 0, 0
+    text, offset, lost, end = b"", 0, 0, None
     while True:
         found = link.ask("output", run=number, offset=offset, timeout=0.0)
         piece, offset, lost = from_form(found["text"]), found["next"], lost + found["lost"]
         text += piece
-        if not piece:
+        end = found["end"] if end is None else end
+        if not piece or offset >= end:
             print_json({"run": found["run"], "output": decoded(text), "lost": lost})
             return 0
 

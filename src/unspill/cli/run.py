@@ -480,8 +480,12 @@ def _follow_run(arguments: Arguments, sandbox: Sandbox, link: keeper.KeeperLink,
             print_background(link, number, stream.pass_on, follow=True)
             [result] = link.results("wait", run=number)
     except KeyboardInterrupt:
-        [result] = link.results("stop", run=number)
-        _tell_end(arguments, sandbox, result.replace(outcome=Exited(code=0)))
+        # Not by the same connection, where an answer is still to come, or was read in part
+        other = keeper.find_keeper(sandbox._project.store.state, sandbox.id, or_ending=True)
+        if other is not None:
+            with other:
+                [result] = other.results("stop", run=number)
+            _tell_end(arguments, sandbox, result.replace(outcome=Exited(code=0)))
         raise
     finally:
         stream.settle()
@@ -528,14 +532,16 @@ def _tell_waiting(sandbox: Sandbox) -> None:
 
 def print_background(link: keeper.KeeperLink, number: int, write: Callable[[Event], None], *, follow: bool) -> int:
     """Print what a background run has printed so far; with `follow` until it ends."""
-    offset, is_more = 0, True
+    offset, end, is_more = 0, None, True
     while is_more:
         found = link.ask("output", run=number, offset=offset, timeout=_FOLLOWED_S if follow else 0.0)
         if found["lost"]:
             print(f"unspill: {output.count_text(found['lost'], 'byte')} of earlier output are lost", file=sys.stderr)
         text, offset = keeper.from_form(found["text"]), found["next"]
         write(OutputChunk(stream="stdout", chunk=text))
-        is_more = bool(text) or (follow and found["run"]["alive"])
+        # Without end, where it prints faster than this
+        end = found["end"] if end is None else end
+        is_more = bool(text) or found["run"]["alive"] if follow else bool(text) and offset < end
     return 0
 
 

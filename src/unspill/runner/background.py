@@ -197,6 +197,11 @@ class BackgroundRun:
                 self._news.wait_for(lambda: self._ring.end > offset or self._is_over, timeout)
             return self._ring.read(offset, most)
 
+    @property
+    def output_end(self) -> int:
+        """The offset at which its output ends so far."""
+        return self._ring.end
+
     def write(self, data: bytes) -> None:
         """Give the command input; nothing ends it but `close_input`.
 

@@ -712,8 +712,9 @@ class Keeper:
                 return self._attach(client, number)
             case {"do": "output", "run": int(number), "offset": int(offset), "timeout": float(timeout)}:
                 found = self._find(number)
+                end = found.output_end
                 text, after, lost = found.output(max(0, offset), _MOST_OUTPUT, timeout=min(timeout, _LONGEST_WAIT_S))
-                return {"text": to_form(text), "next": after, "lost": lost, "run": _run_form(found)}
+                return {"text": to_form(text), "next": after, "lost": lost, "end": end, "run": _run_form(found)}
             case {"do": "wait", "run": int(number)}:
                 return {"results": to_form((self._find(number).wait(),))}
             case {"do": "tie", "run": int(number)}:

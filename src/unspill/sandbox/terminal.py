@@ -236,6 +236,11 @@ class KeptTerminal(Terminal):
         """Return what was printed while nobody was there, as `BackgroundRun.output` does."""
         return self._kept.output(offset, most, timeout, self.is_alive)
 
+    @property
+    def output_end(self) -> int:
+        """The offset at which that ends so far."""
+        return self._kept.output_end
+
     def signal(self, number: int) -> None:
         """Send a signal to the command and its process group."""
         self._kept.order("signal", int(number))
@@ -360,6 +365,10 @@ class KeptSide(_CallersSide):
             if timeout:
                 self._news.wait_for(lambda: self._ring.end > offset or not is_alive(), timeout)
             return self._ring.read(offset, most)
+
+    @property
+    def output_end(self) -> int:
+        return self._ring.end
 
     def sit_down(self) -> Seat | None:
         with self._news:
