@@ -180,16 +180,16 @@ class McpCaller(Caller):
     def greet(self) -> None:
         if self._era < "2026":
             client = {"name": "benchmark", "version": "1"}
-            self._ask("initialize", {"protocolVersion": self._era, "capabilities": {}, "clientInfo": client})
+            self.ask("initialize", {"protocolVersion": self._era, "capabilities": {}, "clientInfo": client})
             self.send(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
         else:
-            self._ask("server/discover", {})
+            self.ask("server/discover", {})
 
     def call(self) -> None:
-        result = self._ask("tools/call", {"name": "run", "arguments": {"command": "true"}})
+        result = self.ask("tools/call", {"name": "run", "arguments": {"command": "true"}})
         assert result["structuredContent"]["exit_code"] == 0, result
 
-    def _ask(self, method: str, params: dict[str, Any]) -> Any:
+    def ask(self, method: str, params: dict[str, Any]) -> Any:
         self._number += 1
         if self._era >= "2026":
             said = "io.modelcontextprotocol/"

@@ -15,6 +15,8 @@ from openai.types.responses import ResponseFunctionShellToolCall
 
 from tests.support import Ground
 from unspill.adapters.openai_agents import UnspillClient
+from unspill.errors import SandboxUnavailable
+from unspill.runner.live import LiveSandbox
 
 
 def quiet(**settings: Any) -> RunConfig:
@@ -75,8 +77,14 @@ async def until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
+def refuse_to_join(*_given: object) -> None:
+    """Let no command join a sandbox that is alive already."""
+    raise SandboxUnavailable("broken by the test")
+
+
 def break_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make bwrap refuse to start, as a defect of ours would."""
+    monkeypatch.setattr(LiveSandbox, "join", refuse_to_join)
     monkeypatch.setattr("unspill.plan.argv._namespaces", lambda *_given: (b"--no-such-option",))
 
 

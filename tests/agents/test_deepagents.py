@@ -21,6 +21,8 @@ from tests.architecture.sources import ROOT
 from tests.support import HOST_ROOT, Ground, kinds, lasting, processes_with, short
 from unspill import Network
 from unspill.adapters.deepagents import NotRun, UnspillSandbox, make_backend
+from unspill.errors import SandboxUnavailable
+from unspill.runner.live import LiveSandbox
 
 pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
@@ -358,8 +360,14 @@ HOOK = "mkdir -p .git/hooks && echo true > .git/hooks/pre-commit && chmod +x .gi
 FETCH = "curl -s -m 5 http://example.org/ >/dev/null; true"
 
 
+def refuse_to_join(*_given: object) -> None:
+    """Let no command join a sandbox that is alive already."""
+    raise SandboxUnavailable("broken by the test")
+
+
 def break_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     """Break a rule that every plan keeps: bwrap refuses to start, as after a defect of ours."""
+    monkeypatch.setattr(LiveSandbox, "join", refuse_to_join)
     monkeypatch.setattr("unspill.plan.argv._namespaces", lambda *_given: (b"--no-such-option",))
 
 

@@ -490,3 +490,9 @@ def test_a_command_that_stops_the_door_only_ends_its_own_sandbox(live: Live) -> 
     assert kinds(result.changes) == {"f": "added"}
     assert live.run("cat f", after="hold").stdout.head == b"x\n"
     assert live._live.built == 2
+
+
+def test_a_command_has_its_own_variables_also_where_the_one_before_changed_nothing(live: Live) -> None:
+    for word in (None, "one", "two", None):
+        env = {} if word is None else {"WORD": word}
+        assert live.run("echo ${WORD-none}", env=env).stdout.head == f"{word or 'none'}\n".encode()

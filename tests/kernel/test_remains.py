@@ -155,7 +155,7 @@ def test_where_the_spawner_has_no_namespace_of_its_own_nothing_is_claimed(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stands for a host where only bwrap may make namespaces: the limit that the reference names."""
-    monkeypatch.setattr(launcher, "_temporary", lambda _plan: ())
+    monkeypatch.setattr(launcher, "temporary_of", lambda _plan: ())
     assert said(ground.run("echo x > /run/a; sleep 1000 &")) == {}
 
 

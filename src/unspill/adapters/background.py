@@ -28,7 +28,7 @@ from unspill.adapters.answers import (
 )
 from unspill.errors import SandboxUnavailable, UnspillError, UsageError
 from unspill.layers.locks import keeper_files, refuse_given_up, refuse_kept, tell_kept
-from unspill.model.run import NeverStarted, Output, OutputChunk
+from unspill.model.run import NeverStarted
 from unspill.sandbox.result import describe_end
 
 TYPE_CHECKING = False
@@ -78,6 +78,7 @@ class JoinedSandbox:
         after: object = None,
         after_cancel: object = None,
         alone: bool = False,
+        reuse: bool = False,
         approver: object = None,
         on_event: Callable[[Event], None] | None = None,
         cancel_fd: int | None = None,
@@ -92,36 +93,17 @@ class JoinedSandbox:
         """
         if wanted := next((name for name in _MORE if options.pop(name, None)), None):
             raise self._refusal(f"`{wanted}` is not possible beside background runs")
-        bounds, heard = self.policy.limits, _Heard(on_event)
         if limits is not None:
-            options["limits"] = bounds.replace(wall_s=limits.wall_s, output_bytes=limits.output_bytes)
+            options["limits"] = limits
             options["after_cancel"] = self.policy.after if self._project.roots else None
         while not self._turn.acquire(timeout=_PAUSE_S):
             refuse_given_up(cancel_fd)
         try:
-            result = self._live.run(command, on_event=heard.take, cancel_fd=cancel_fd, **options)
+            result = self._live.run(command, on_event=on_event, cancel_fd=cancel_fd, **options)
         finally:
             self._turn.release()
         self.results.append(result)
-        # How much is kept is not for a live sandbox to choose
-        return result if limits is None else result.replace(stdout=heard.stdout(limits.kept_bytes))
-
-
-class _Heard:
-    """Keeps what a run prints to stdout, for a caller that wants more of it than the policy keeps."""
-
-    def __init__(self, on_event: Callable[[Event], None] | None) -> None:
-        self._on_event = on_event
-        self._stdout = bytearray()
-
-    def take(self, event: Event) -> None:
-        if isinstance(event, OutputChunk) and event.stream == "stdout":
-            self._stdout += event.chunk
-        if self._on_event is not None:
-            self._on_event(event)
-
-    def stdout(self, most: int) -> Output:
-        return Output(head=bytes(self._stdout[:most]), left_out=max(0, len(self._stdout) - most))
+        return result
 
 
 class BackgroundRuns:

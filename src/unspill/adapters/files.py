@@ -129,7 +129,7 @@ def places_of(sandbox: Sandbox) -> SandboxPlaces:
 def call_read(sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None) -> Answer:
     """Return lines of a file."""
     offset, limit = given.get("offset", 0), given.get("limit", USUAL_LINES)
-    found = SandboxFiles(sandbox).read_lines(given["path"], offset=offset, limit=limit, cancel_fd=cancel_fd)
+    found = SandboxFiles(sandbox, reuse=True).read_lines(given["path"], offset=offset, limit=limit, cancel_fd=cancel_fd)
     raw, count, cut = _bounded(found, sandbox.policy.shown_bytes)
     text = found.replace(content=raw).text()
     following = found.next_offset if count == found.count else offset + count
@@ -176,7 +176,7 @@ def _bounded(found: FileLines, most: int) -> tuple[bytes, int, str]:
 def call_list(sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None) -> Answer:
     """Return what lies in a directory."""
     offset, limit = given.get("offset", 0), given.get("limit", USUAL_ENTRIES)
-    found = SandboxFiles(sandbox).list(
+    found = SandboxFiles(sandbox, reuse=True).list(
         given.get("path", "."), depth=given.get("depth", 1), limit=offset + limit, cancel_fd=cancel_fd
     )
     total = len(found.entries) + found.left_out
@@ -210,7 +210,7 @@ def _entry_line(entry: FileEntry) -> str:
 
 def call_write(sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None) -> Answer:
     """Write a file."""
-    written = SandboxFiles(sandbox).write(
+    written = SandboxFiles(sandbox, reuse=True).write(
         given["path"], given["content"], replace=given.get("replace", True), cancel_fd=cancel_fd
     )
     what = "a new file" if written.is_new else "replaced"
@@ -220,7 +220,7 @@ def call_write(sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None
 def call_edit(sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None) -> Answer:
     """Edit a file."""
     replace_all = given.get("replace_all", False)
-    written = SandboxFiles(sandbox).edit(
+    written = SandboxFiles(sandbox, reuse=True).edit(
         given["path"], given["old"], given["new"], replace_all=replace_all, cancel_fd=cancel_fd
     )
     places, size = many(written.replaced, "place"), many(written.size, "byte")
@@ -251,8 +251,8 @@ class Workspace:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
-        self._files = SandboxFiles(sandbox)
-        self._tree = SandboxTree(sandbox)
+        self._files = SandboxFiles(sandbox, reuse=True)
+        self._tree = SandboxTree(sandbox, reuse=True)
 
     @property
     def root(self) -> str:
@@ -432,7 +432,7 @@ def run_or_raise(sandbox: Sandbox, command: Command, most: int | None = None, **
         raise UsageError("the timeout must be a finite number of seconds")
     if most is not None:
         options["limits"] = sandbox.policy.limits.replace(kept_bytes=most)
-    result = _ours(sandbox.run, command, **options)
+    result = _ours(sandbox.run, command, reuse=True, **options)
     outcome = result.outcome
     if isinstance(outcome, NeverStarted) and outcome.exit_code == 125:
         raise SandboxUnavailable(f"the sandbox could not be started: {outcome.reason}", remedy=outcome.remedy)

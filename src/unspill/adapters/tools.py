@@ -239,7 +239,7 @@ def _run(sandbox: Sandbox, options: dict[str, Any], **more: Any) -> RunResult:
     """Run what a model asked for. What it is told of directories does not depend on what the host has there."""
     named = options["roots"]
     if not named or sandbox._project.means.container:
-        return sandbox.run(**options, **more)
+        return sandbox.run(**options, **more, reuse=True)
     try:
         broker = sandbox._broker_of(more["approver"])
         roots = ask_for_missing(sandbox._project, broker, options, more["cancel_fd"])

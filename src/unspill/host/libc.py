@@ -198,6 +198,21 @@ def fsmount(fs_fd: int, attributes: int) -> int:
     return _syscall("fsmount", _SYS_FSMOUNT, fs_fd, 1, attributes)
 
 
+def mount_detached(kind: bytes) -> int:
+    """Return the descriptor of a filesystem that needs no parameters, mounted read-only and nowhere."""
+    fs_fd = fsopen(kind)
+    try:
+        fsconfig_create(fs_fd)
+        mount_fd = fsmount(fs_fd, MOUNT_ATTR_RDONLY)
+    finally:
+        os.close(fs_fd)
+    try:
+        # What a mount is returned by can't be listed
+        return os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount_fd)
+    finally:
+        os.close(mount_fd)
+
+
 def move_mount(mount_fd: int, dest_fd: int) -> None:
     """Attach a detached mount on an open directory."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH

@@ -66,6 +66,7 @@ else:
 
 
 _MOST_SEEN = 1000
+_IPC_TABLES = (b"/proc/sysvipc/shm", b"/proc/sysvipc/sem", b"/proc/sysvipc/msg")
 _MOST_NAMED = 5
 _LONGEST = 300
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -93,13 +94,17 @@ def find_files(mounts: int, temporary: tuple[Temporary, ...]) -> tuple[int, list
 
     `mounts` is its mount namespace, in which nobody is any more. What is in a new directory is not counted.
     """
-    found: list[bytes] = []
     try:
         with OtherMounts(mounts):
-            for top, planned in temporary:
-                _look(top, planned, found)
+            return _named(temporary)
     except OSError:
         return 0, []  # not ours to enter
+
+
+def _named(temporary: tuple[Temporary, ...]) -> tuple[int, list[bytes]]:
+    found: list[bytes] = []
+    for top, planned in temporary:
+        _look(top, planned, found)
     return len(found), [path[:_LONGEST] for path in found[:_MOST_NAMED]]
 
 
@@ -204,6 +209,83 @@ def _read(path: bytes) -> bytes:
         return b""
     finally:
         os.close(fd)
+
+
+class Leftovers:
+    """What commands have left in the memory of a sandbox that stays: files in its directories, and objects of IPC.
+
+    `tops` are all its directories in memory; `temporary` are those of which a run tells what it has left.
+    """
+
+    def __init__(self, init_fd: int, mounts: int, tops: tuple[bytes, ...], temporary: tuple[Temporary, ...]) -> None:
+        """Remember what is there before the first command. `init_fd` is its pid 1, `mounts` its mount namespace."""
+        self._mounts, self._tops, self._temporary = mounts, tops, temporary
+        self._tables: list[int] = []
+        self._queues = -1
+        try:
+            self._open_tables(init_fd)
+            with OtherMounts(mounts):
+                self._before = _list_memory(tops)
+        except OSError:
+            self.close()
+            raise
+
+    def _open_tables(self, init_fd: int) -> None:
+        """Open what lists the objects of IPC: it shows those of the namespace that it was opened in."""
+        libc.setns(init_fd, libc.CLONE_NEWIPC)
+        try:
+            self._tables += [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in _IPC_TABLES]
+            self._queues = libc.mount_detached(b"mqueue")
+        finally:
+            try:
+                # Not back to the host's, which is another user namespace's; this process needs none
+                libc.unshare(libc.CLONE_NEWIPC)
+            except OSError:
+                os._exit(1)
+
+    def find(self) -> tuple[bool, tuple[int, list[bytes]]]:
+        """Return whether anything is left, and what a plain run tells of that."""
+        is_left = any(_has_rows(fd) for fd in self._tables) or bool(os.listdir(self._queues))
+        with OtherMounts(self._mounts):
+            if _list_memory(self._tops) == self._before:
+                return is_left, (0, [])
+            return True, _named(self._temporary)
+
+    def close(self) -> None:
+        """Let go."""
+        for fd in (*self._tables, self._queues):
+            if fd >= 0:
+                os.close(fd)
+        self._tables, self._queues = [], -1
+
+
+def _has_rows(table: int) -> bool:
+    os.lseek(table, 0, os.SEEK_SET)
+    # The first line has the names of the columns
+    return os.read(table, 4096).count(b"\n") > 1
+
+
+def _list_memory(tops: tuple[bytes, ...]) -> list[tuple[bytes, tuple[int, ...]]]:
+    """Return all entries of directories in memory, of what is mounted in them only the name."""
+    found: list[tuple[bytes, tuple[int, ...]]] = []
+    for top in tops:
+        seen = os.lstat(top)
+        found.append((top, (seen.st_mode, seen.st_uid, seen.st_gid)))
+        waiting = [top]
+        while waiting and len(found) < _MOST_SEEN:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    now = entry.stat(follow_symlinks=False)
+                    if now.st_dev != seen.st_dev:
+                        found.append((entry.path, ()))
+                        continue
+                    kept: tuple[int, ...] = (now.st_mode, now.st_uid, now.st_gid, now.st_ino)
+                    if stat.S_ISDIR(now.st_mode):
+                        waiting.append(entry.path)
+                    else:
+                        kept += (now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+                    found.append((entry.path, kept))
+    return sorted(found)
 
 
 class SpawnedRun:
@@ -359,8 +441,8 @@ class LiveRun(SpawnedRun):
 
     A request is one message. "door" brings a socket for it; "attach" has overlays with their places inside, and gives
     their filesystems away; "refresh" brings these, and has them look everything up anew; "detach" takes all of them
-    away; "look" is for what runs there, "maps" for what it has mapped; "stop" stands everything still
-    until "go"; anything else is the end.
+    away; "watch" says where commands may leave something in memory, "left" asks for that; "look" is for what runs
+    there, "maps" for what it has mapped; "stop" stands everything still until "go"; anything else is the end.
     """
 
     def __init__(self, job: Job, reply: Socket, bwrap: int, told: int, block: int) -> None:
@@ -370,6 +452,7 @@ class LiveRun(SpawnedRun):
         self.doors: dict[int, int] = {}
         self.attached: list[bytes] = []
         self.stopper: stopper.Stopper | None = None
+        self.leftovers: Leftovers | None = None
 
     def descriptors(self) -> tuple[int, ...]:
         """Wait for the doors as well: the pid 1 of their namespace does not end before they are reaped.
@@ -383,6 +466,8 @@ class LiveRun(SpawnedRun):
         super().finish()
         for fd in self.doors.values():
             os.close(fd)
+        if self.leftovers is not None:
+            self.leftovers.close()
 
     def hear(self) -> None:
         """Do what the caller asks for, and answer."""
@@ -416,6 +501,12 @@ class LiveRun(SpawnedRun):
             case ("refresh", count):
                 # The kernel drops descriptors that do not fit
                 try_send(self.reply, ("refreshed", len(descriptors) == count and all(map(refresh, descriptors))))
+            case ("watch", tops, temporary):
+                assert self.init_fd is not None
+                self.leftovers = Leftovers(self.init_fd, self.mounts[-1], tops, temporary)
+                try_send(self.reply, ("watched",))
+            case ("left",):
+                try_send(self.reply, ("left", *((False, (0, [])) if self.leftovers is None else self.leftovers.find())))
             case ("look",):
                 try_send(self.reply, ("seen", find_processes(self.door)))
             case ("stop",):

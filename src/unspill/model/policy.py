@@ -48,6 +48,10 @@ class Limits(Record):
     open_files: int | None = 4096
     tmp_bytes: int = 1 * GIB
 
+    def of_sandbox(self) -> Limits:
+        """Return them without those that only the caller watches, and that no sandbox is built with."""
+        return self.replace(wall_s=None, output_bytes=None, kept_bytes=0)
+
 
 class Network(Record):
     """What every run of a sandbox may reach, and what a network is that was granted to one command.

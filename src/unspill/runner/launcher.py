@@ -293,7 +293,7 @@ def launch(
         umask=umask,
         kept=_kept_below(plan),
         port=PROXY_PORT if isinstance(plan.network, ProxyNetwork) else 0,
-        temporary=_temporary(plan) if own_namespace and not is_live else (),
+        temporary=temporary_of(plan) if own_namespace and not is_live else (),
         live=is_live,
     )
     try:
@@ -327,7 +327,7 @@ def _without_parent(options: tuple[bytes, ...]) -> tuple[bytes, ...]:
     return (*options[:at], *options[at + 1 :])
 
 
-def _temporary(plan: Plan) -> tuple[Temporary, ...]:
+def temporary_of(plan: Plan) -> tuple[Temporary, ...]:
     """Return the directories in memory in which something may be lost, and what the plan has made in each."""
     places = (dict(plan.environ).get(b"HOME", b""), b"/var/tmp", b"/run")
     fresh = fresh_directories(plan)

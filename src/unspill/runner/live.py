@@ -41,7 +41,7 @@ from unspill.model.plan import File, Overlay, Tmpfs
 from unspill.model.run import NeverStarted
 from unspill.plan.argv import build_fence, handled_rights, rule_rights
 from unspill.plan.build import COMMAND_FILE
-from unspill.runner.launcher import launch, make_group_of, umask_of_caller
+from unspill.runner.launcher import fresh_directories, launch, make_group_of, temporary_of, umask_of_caller
 from unspill.runner.watch import (
     RunControl,
     RunPipes,
@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from unspill.model.plan import Facts, MountOp, Plan
     from unspill.model.run import LimitName, Outcome, RunId
     from unspill.runner.launcher import Launched
+
+    # How many there are, and some of them
+    Named = tuple[int, list[bytes]]
 
     class OpenPorts(Protocol):
         """Who opens ports of a sandbox. `enter` is called when it is there, with its number and what listens inside.
@@ -112,8 +115,7 @@ def shape_of(plan: Plan, machine: str) -> Plan:
             mounts.append(operation)
     # The last one makes the root read-only
     mounts.insert(len(mounts) - 1, File(content=program, dest=WAITER, mode=0o555, why="keeps the sandbox alive"))
-    # What only the caller watches is none of the sandbox's
-    limits = plan.limits.replace(wall_s=None, output_bytes=None)
+    limits = plan.limits.of_sandbox()
     return plan.replace(
         mounts=tuple(mounts), argv=(WAITER,), cwd=b"/", environ=(), limits=limits, staged=False, warnings=()
     )
@@ -132,10 +134,14 @@ def overlays_of(plan: Plan) -> Overlays:
 class LiveSandbox:
     """A sandbox that stays between commands; the engine is `mount`, with our own namespaces. Threads may share it."""
 
-    def __init__(self, facts: Facts, *, keeps_layers: bool = False) -> None:
-        """Prepare one. `keeps_layers`: its caller says by `withdraw` when layers that were used are to be detached."""
+    def __init__(self, facts: Facts, *, keeps_layers: bool = False, is_isolated: bool = False) -> None:
+        """Prepare one. `keeps_layers`: its caller says by `withdraw` when layers that were used are to be detached.
+
+        `is_isolated`: it ends with a command that left something in it, so that the next finds nothing.
+        """
         self._facts = facts
         self._keeps_layers = keeps_layers
+        self.is_isolated = is_isolated
         # Whoever has it may change what follows, and talk to the spawner
         self._lock = allocate_lock()
         self._shape: Plan | None = None
@@ -187,6 +193,8 @@ class LiveSandbox:
             if not self._alive and (self._launched is None or not is_like or is_dead(self._init_fd, 0)):
                 self._close()
                 self._build(shape, control)
+                if self.is_isolated:
+                    self._watch_memory(plan)
             try:
                 return self._join(plan, overlays, control, pipes)
             except BaseException:
@@ -217,25 +225,41 @@ class LiveSandbox:
         self._alive.add(joined)
         return joined
 
-    def leave(self, joined: Joined, *, has_left: bool) -> tuple[int, list[bytes]]:
+    def leave(self, joined: Joined, *, has_left: bool) -> tuple[Named, Named]:
         """Take note that a command has ended. With the last one, what they left is killed and the layers are detached.
 
         They may stay where the caller looks after them, and the kernel says that no process is left to use them.
-        Return how many processes were killed, and the command lines of some.
+        Return how many files are lost and processes were killed, and the paths and command lines of some.
         """
+        lost: Named = (0, [])
+        killed: Named = (0, [])
         with self._lock:
             if joined not in self._alive:
-                return 0, []  # the sandbox has ended before
+                return lost, killed  # the sandbox has ended before
             self._alive.remove(joined)
             if self._alive:
-                return 0, []
-            killed: tuple[int, list[bytes]] = (0, [])
+                return lost, killed
             if has_left:
                 [killed] = self._ask(("look",), "seen")
                 self._clear()
+            if self._launched is not None and self.is_isolated:
+                lost = self._end_if_left()
             if self._launched is not None and not (self._keeps_layers and self._is_quiet()):
                 self._detach()
-            return killed
+            return lost, killed
+
+    def _end_if_left(self) -> Named:
+        """End the sandbox if anything of a command is left in it; return what a plain run tells of that."""
+        try:
+            self._await_answers()
+            is_left, lost = self._ask(("left",), "left")
+        except SandboxUnavailable:
+            self._close()
+            return 0, []
+        if is_left or not self._is_quiet():
+            self._close()
+        found: Named = lost
+        return found
 
     def _is_quiet(self) -> bool:
         """Tell whether the kernel says that nothing but pid 1 and the door is alive.
@@ -350,6 +374,13 @@ class LiveSandbox:
                 self._clear()
             else:
                 joined.order(("kill",))
+
+    def _watch_memory(self, plan: Plan) -> None:
+        """Have it looked at each quiet point what commands left in memory. The plan knows where the home is."""
+        assert self._launched is not None
+        temporary = tuple((top, {**planned, WAITER: None}) for top, planned in temporary_of(plan))
+        self._launched.ask(("watch", fresh_directories(plan), temporary))
+        self._expected.append("watched")
 
     def _build(self, shape: Plan, control: RunControl) -> None:
         pipes = RunPipes(has_stdin=False)
@@ -723,8 +754,8 @@ class Joined:
 
     def _end(self, status: bytes, *, has_left: bool = False) -> tuple[Any, list[int]]:
         self._is_over = True
-        killed = self._sandbox.leave(self, has_left=has_left)
-        return ("ended", status, (0, []), killed), []
+        lost, killed = self._sandbox.leave(self, has_left=has_left)
+        return ("ended", status, lost, killed), []
 
     def order(self, words: tuple[Any, ...]) -> None:
         """Have the door do something with this command: `("signal", number)` or `("kill",)`."""
@@ -751,10 +782,8 @@ class Joined:
 
 def _is_for_same(plan: Plan, other: Plan) -> bool:
     """Tell whether two plans are surely for the same sandbox: one is the other with another command or other layers."""
-    if plan.limits is not other.limits:
-        limits = other.limits.replace(wall_s=plan.limits.wall_s, output_bytes=plan.limits.output_bytes)
-        if plan.limits != limits:
-            return False
+    if plan.limits is not other.limits and plan.limits.of_sandbox() != other.limits.of_sandbox():
+        return False
     if len(plan.mounts) != len(other.mounts):
         return False
     if plan.mounts is not other.mounts:

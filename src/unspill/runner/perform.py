@@ -112,7 +112,7 @@ def _with_servers(performed: Performed, found: set[int], live: LiveSandbox | Non
     """Say once how to reach servers inside; what is open is known."""
     if not found:
         return performed
-    if live is not None:
+    if live is not None and not live.is_isolated:
         known = live.told_servers | (live.ports.known() if live.ports is not None else frozenset())
         found = found - known
         live.told_servers |= found

@@ -205,8 +205,9 @@ _MOST_WORDS = 64 * 1024
 class Inside:
     """A way to run scripts on paths of one sandbox."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, *, reuse: bool) -> None:
         self._sandbox = sandbox
+        self._reuse = reuse
 
     def resolve(self, path: Path) -> bytes:
         """Return the absolute path inside; `..` is left to the kernel, as for a command.
@@ -241,7 +242,7 @@ class Inside:
         command = _command(name, script, tools, _AT_ONCE, words)
         # Without a layer nothing could be thrown away, and nothing need be
         after: After = "apply" if self._sandbox._project.means.container else "discard"
-        result = self._sandbox.run(command, limits=limits, after=after, cancel_fd=cancel_fd)
+        result = self._sandbox.run(command, limits=limits, after=after, cancel_fd=cancel_fd, reuse=self._reuse)
         said = result.stdout.kept()
         _check(result.outcome, _path_of(words))
         if result.stdout.left_out:
@@ -270,6 +271,7 @@ class Inside:
                 on_event=giving_up.hear,
                 # Whoever reads a file and writes it again must not miss what another run writes meanwhile
                 alone=True,
+                reuse=self._reuse,
                 **options,
             )
         if giving_up.is_late and isinstance(result.outcome, Cancelled):
@@ -667,11 +669,11 @@ class SandboxFiles:
     """Reads and writes what runs of a sandbox see. Safe to use from several threads.
 
     Every verb raises FileError, whose `kind` says what it was; UsageError; and SandboxUnavailable where we failed.
-    `cancel_fd` is a descriptor that becomes readable to cancel.
+    `cancel_fd` is a descriptor that becomes readable to cancel. `reuse` is as for `Sandbox.run`.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._inside = Inside(sandbox)
+    def __init__(self, sandbox: Sandbox, *, reuse: bool = False) -> None:
+        self._inside = Inside(sandbox, reuse=reuse)
 
     def read(self, path: Path, *, offset: int = 0, limit: int = USUAL_BYTES, cancel_fd: int | None = None) -> FileBytes:
         """Return at most `limit` bytes of a file, from byte `offset` on."""
@@ -734,8 +736,8 @@ class SandboxTree:
     `cancel_fd` is a descriptor that becomes readable to cancel.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._inside = Inside(sandbox)
+    def __init__(self, sandbox: Sandbox, *, reuse: bool = False) -> None:
+        self._inside = Inside(sandbox, reuse=reuse)
 
     def look(self, path: Path, *, cancel_fd: int | None = None) -> FileEntry:
         """Return what is at a path, which becomes absolute."""

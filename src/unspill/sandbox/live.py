@@ -19,14 +19,14 @@ import os
 import time
 from _thread import allocate_lock
 
-from unspill.errors import SandboxUnavailable, UsageError
+from unspill.errors import HostError, SandboxUnavailable, UsageError
 from unspill.host.libc import DeferredSignals
 from unspill.layers.lifecycle import begin_again, begin_beside, drop_kept, end_beside, find_hidden, is_empty, open_run
-from unspill.layers.locks import StackUse, end_going_on, wait_for_lock
+from unspill.layers.locks import StackUse, end_going_on, lock_sandbox, wait_for_lock
 from unspill.layers.mask import MaskUse
 from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
-from unspill.model.run import Ended, Hint
+from unspill.model.run import Ended, Hint, LimitReached
 from unspill.plan.build import with_other_layers
 from unspill.runner.live import LiveSandbox
 from unspill.runner.perform import perform
@@ -43,6 +43,7 @@ from unspill.sandbox.result import (
 )
 from unspill.sandbox.running import (
     after_of,
+    begin_use,
     close_run,
     ended_run,
     look_at_layers,
@@ -67,6 +68,7 @@ from unspill.sandbox.terminal import KeptSide, KeptTerminal, Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
     from typing import Any, Self
@@ -95,8 +97,13 @@ else:
     checkpoints = lazy_module("unspill.sandbox.checkpoints")  # lazy: checkpoints
     ports = lazy_module("unspill.sandbox.ports")  # lazy: ports
     review = lazy_module("unspill.sandbox.review")  # lazy: diff
+    threading = lazy_module("threading")  # lazy: reused sandboxes
 
 
+# How long a sandbox is kept for the next run of a connection
+IDLE_S = 60.0
+# So often in a row a run may fail to begin before there are plain runs only
+_MOST_FAILED = 3
 _PLAIN_RUN = "Use `Sandbox.run` for this one."
 _CLOSED = "Make another one with `Sandbox.live`."
 # Rows and columns
@@ -202,14 +209,23 @@ class Live:
     """A sandbox that stays alive. Safe to use from several threads; its foreground commands follow one another."""
 
     def __init__(
-        self, project: Project, options: Callable[..., dict[str, Any]], broker: Callable[[], Broker | None]
+        self,
+        project: Project,
+        options: Callable[..., dict[str, Any]],
+        broker: Callable[[], Broker | None],
+        *,
+        is_isolated: bool = False,
     ) -> None:
-        """Prepare one; it is built with its first command. `options` and `broker` are those of its `Sandbox`."""
+        """Prepare one; it is built with its first command. `options` and `broker` are those of its `Sandbox`.
+
+        `is_isolated`: its runs are like plain ones. They share the stack with others, and find nothing that was left.
+        """
         project.means.check_live()
+        self._is_isolated = is_isolated
         self._project = project
         self._options = options
         self._broker = broker
-        self._live = LiveSandbox(project.means.facts, keeps_layers=True)
+        self._live = LiveSandbox(project.means.facts, keeps_layers=True, is_isolated=is_isolated)
         self._masks = KnownMasks(project)
         # Whoever has it may begin or end a run; foreground runs also wait for their turn
         self._lock = allocate_lock()
@@ -251,8 +267,16 @@ class Live:
             spec = self._spec(command, working_dir, env, stdin, timeout, limits, after, after_cancel)
             if on_event is not None or cancel_fd is not None:
                 spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd)
-            entered = self._enter(spec)
-            return never_begun(self._project) if entered is None else self._follow(*entered, is_settled=True)
+            return self._run(spec)
+
+    def run_spec(self, spec: RunSpec) -> RunResult:
+        """Do what `run` does with what `Sandbox.run` has made of its arguments."""
+        with self._turn:
+            return self._run(spec.replace(live=self._live))
+
+    def _run(self, spec: RunSpec) -> RunResult:
+        entered = self._enter(spec)
+        return never_begun(self._project) if entered is None else self._follow(*entered, is_settled=True)
 
     def checkpoint(self, *, after: After | None = None, selection: Selection | None = None) -> checkpoints.Checkpoint:
         """Tell what was changed since the last checkpoint, though commands go on; they stand still for a moment.
@@ -452,8 +476,7 @@ class Live:
     def _bounds(self, timeout: float | None, limits: Limits | None) -> Limits:
         built = self._project.means.policy.limits
         wanted = built if limits is None else limits
-        # These two are the caller's to watch; the others are set when the sandbox is built
-        if limits is not None and limits.replace(wall_s=built.wall_s, output_bytes=built.output_bytes) != built:
+        if limits is not None and limits.of_sandbox() != built.of_sandbox():
             raise UsageError("a live sandbox keeps the limits that it was built with", remedy=_PLAIN_RUN)
         return wanted if timeout is None else wanted.replace(wall_s=timeout)
 
@@ -484,6 +507,8 @@ class Live:
 
     def _acquire(self, spec: RunSpec) -> AbstractContextManager[object] | None:
         state, sandbox = self._project.store.state, self._project.row.id
+        if self._is_isolated:
+            return begin_use(self._project, spec)
         if spec.after == "discard":
             return StackUse(state, sandbox, alone=False)
         lock = wait_for_lock(state, sandbox, spec.cancel_fd)
@@ -512,11 +537,13 @@ class Live:
         if span.seen != self._look(masks) or (places is not span.places and places != span.places):
             self._drop_span(span)
             return None
-        span.masks, span.spec = masks, spec
+        span.masks = masks
         span.under_way = begin_again(
             project.store, project.row, span.under_way, spec.argv, spec.cwd, spec.after_cancel, spec.limits
         )
+        # Compared with that of the command before
         span.plan = self._plan(span, spec)
+        span.spec = spec
         span.gate = open_gate(project, spec, span.under_way, span.plan)
         return span
 
@@ -585,8 +612,7 @@ class Live:
             self._live.prepare(span.plan)
             span.gate = open_gate(project, spec, span.under_way, span.plan)
         except BaseException as error:
-            tell_interrupted(spec, hold_failed(project, spec, span.under_way, error))
-            span.release()
+            self._hold_failed(span, spec, error)
             raise
         return span
 
@@ -641,7 +667,17 @@ class Live:
             self._span = None
             self._end_gate(span, spec)
             self._settle_copies(span)
-            tell_interrupted(spec, hold_failed(self._project, spec, span.under_way, error))
+            self._hold_failed(span, spec, error)
+
+    def _hold_failed(self, span: Span, spec: RunSpec, error: BaseException) -> None:
+        """Hold what was written in a span that has no result."""
+        project = self._project
+        lock = lock_sandbox(project.store.state, project.row.id) if self._is_isolated else None
+        try:
+            tell_interrupted(spec, hold_failed(project, spec, span.under_way, error))
+        finally:
+            if lock is not None:
+                lock.release()
             span.release()
 
     def _leave_beside(
@@ -708,12 +744,12 @@ class Live:
                 performed, changes = look_at_layers(performed, plan, span.under_way)
                 performed = with_hints(self._project, plan, performed, span.masks)
             except BaseException as error:
-                tell_interrupted(spec, hold_failed(self._project, spec, span.under_way, error))
-                span.release()
+                self._hold_failed(span, spec, error)
                 raise
             try:
                 closing = (self._project, spec, span.masks, span.under_way, plan, performed, changes, traffic, begun)
-                result = close_run(*closing, copies=span.copies)
+                use = span.locks if isinstance(span.locks, StackUse) and self._is_isolated else None
+                result = close_run(*closing, use, span.copies)
             finally:
                 span.release()
             return result.replace(shared_with=others)
@@ -782,3 +818,105 @@ class Live:
 
     def __exit__(self, *_rest: object) -> None:
         self.close()
+
+
+class ReusedLive:
+    """The live sandbox that the runs of one connection have one after another, each as isolated as a plain run.
+
+    The first run opens it. It is closed when none came for a while, when one reached a limit, and by `close`.
+    """
+
+    def __init__(self, project: Project, open_one: Callable[[], Live]) -> None:
+        """Prepare for it. `open_one` makes a live sandbox whose runs are isolated."""
+        policy = project.means.policy
+        # Whom to ask for a host is for each call to say, not for a sandbox
+        self._is_refused = policy.network.ask or not project.means.has_live
+        self._limits = policy.limits.of_sandbox()
+        self._open_one = open_one
+        self._news = threading.Condition()  # protects the fields below
+        self._live: Live | None = None
+        self._is_used = self._is_watched = self._is_closed = False
+        self._idle_since = 0.0
+        # How often in a row a run could not begin
+        self._failed = 0
+
+    def run(self, spec: RunSpec) -> RunResult | None:
+        """Run a command in it. None if nothing was begun: another run is in it, or this one needs a plain run.
+
+        Raises:
+            UnspillError: as by `Sandbox.run`.
+        """
+        live = self._take(spec)
+        if live is None:
+            return None
+        heard = _Start(spec.on_event)
+        is_kept = False
+        try:
+            result = live.run_spec(spec.replace(on_event=heard.take))
+            is_kept = not isinstance(result.outcome, LimitReached)
+            self._failed = 0
+            return result
+        except (HostError, SandboxUnavailable):
+            if heard.is_begun:
+                raise
+            # What keeps a plain run from beginning as well, that one says
+            self._failed += 1
+            return None
+        finally:
+            self._give_back(live, is_kept=is_kept)
+
+    def _take(self, spec: RunSpec) -> Live | None:
+        is_other = self._is_refused or spec.limits.of_sandbox() != self._limits
+        with self._news:
+            if is_other or self._is_used or self._is_closed or self._failed >= _MOST_FAILED:
+                return None
+            if self._live is None:
+                self._live = self._open_one()
+            if not self._is_watched:
+                self._is_watched = True
+                threading.Thread(target=self._close_when_idle, name="unspill-idle", daemon=True).start()
+            self._is_used = True
+            return self._live
+
+    def _give_back(self, live: Live, *, is_kept: bool) -> None:
+        with self._news:
+            self._is_used = False
+            self._idle_since = time.monotonic()
+            if is_kept or self._live is not live:
+                return
+            self._live = None
+        live.close()
+
+    def _close_when_idle(self) -> None:
+        with self._news:
+            while self._live is not None:
+                left_s = IDLE_S if self._is_used else self._idle_since + IDLE_S - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._news.wait(left_s)
+            live, self._live = self._live, None
+            self._is_watched = False
+        if live is not None:
+            live.close()
+
+    def close(self) -> None:
+        """End it, for good: from now on there are plain runs only."""
+        with self._news:
+            self._is_closed = True
+            live, self._live = self._live, None
+            self._news.notify_all()
+        if live is not None:
+            live.close()
+
+
+class _Start:
+    """Passes events on, and knows whether a command was started."""
+
+    def __init__(self, on_event: Callable[[Event], None] | None) -> None:
+        self._on_event = on_event
+        self.is_begun = False
+
+    def take(self, event: Event) -> None:
+        self.is_begun = True
+        if self._on_event is not None:
+            self._on_event(event)

@@ -182,18 +182,34 @@ def refuse_full_disk(project: Project) -> None:
 def _run_in_turn(project: Project, spec: RunSpec) -> RunResult:
     refuse_full_disk(project)
     end_interrupted(project.store)
+    use = begin_use(project, spec)
+    if use is None:
+        return never_begun(project)
+    with use:
+        return _run(project, spec, use)
+
+
+def begin_use(project: Project, spec: RunSpec) -> RunUse | None:
+    """Wait until a run may begin, beside others; return its use of the stack, None where its caller gave up.
+
+    Raises:
+        SandboxUnavailable: background runs use the sandbox.
+    """
     try:
         # What two runs add to a rootfs can't be told apart, so such runs wait for each other
         alone = spec.alone or project.means.policy.rootfs_writable
         state, sandbox = project.store.state, project.row.id
         use = RunUse(state, sandbox, spec.cancel_fd, alone=alone, on_wait=lambda: tell_waiting(project, spec))
     except GivenUp:
-        return never_begun(project)
-    with use:
+        return None
+    try:
         if spec.after != "discard":
             _wait_for_keeper(project)
             hold_left(project, spec)
-        return _run(project, spec, use)
+    except BaseException:
+        use.release()
+        raise
+    return use
 
 
 def _wait_for_keeper(project: Project) -> None:

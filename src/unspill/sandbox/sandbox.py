@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import os
 import time
+from _thread import allocate_lock
 
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.lifecycle import (
@@ -379,6 +380,8 @@ class Sandbox(Looking):
         self._approver = approver
         self._on_change = on_change
         self._broker: Broker | None = None
+        self._reuse_lock = allocate_lock()
+        self._reused: live.ReusedLive | None = None
         check_approver(approver)
         permit_root = None if approver is None else self._permit_root
         self._project = open_project(project, name, policy, permit_root)
@@ -425,6 +428,7 @@ class Sandbox(Looking):
         alone: bool = False,
         on_wait: Callable[[str], None] | None = None,
         ports: WantedPorts | None = None,
+        reuse: bool = False,
     ) -> RunResult:
         """Run a command and return when every process of it is dead.
 
@@ -444,6 +448,7 @@ class Sandbox(Looking):
             roots: Directories that it may change besides the policy's. `unsandboxed`: as if the person had typed it.
             approver: Who answers for this run. `alone`: no other goes on meanwhile. `on_wait`: told what it waits for.
             attach: Who is at the other end of a terminal that it has instead of pipes. `ports`: those open meanwhile.
+            reuse: Where nobody can tell the difference, have it in a live sandbox that is kept for the next such run.
 
         Raises:
             UsageError: the command or the directory is wrong.
@@ -456,6 +461,8 @@ class Sandbox(Looking):
         spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, alone=alone, on_wait=on_wait, **options)
         more = (network, hosts, readable, reveal, roots)
         if unsandboxed or (attach is None and ports is None):
+            if reuse and not unsandboxed and not any(more) and (result := self._reusable().run(spec)) is not None:
+                return result
             return self._run(spec, more, approver, unsandboxed=unsandboxed)
         return live.run_attached(
             self._project, attach, ports, spec, lambda made: self._run(made, more, approver), has_network=network
@@ -509,6 +516,19 @@ class Sandbox(Looking):
             return self.broker
         return permits.make_broker(self._project.store, self._project.means.policy, self._project.locations, approver)
 
+    def _reusable(self) -> live.ReusedLive:
+        with self._reuse_lock:
+            if self._reused is None:
+                self._reused = live.ReusedLive(self._project, lambda: self._make_live(is_isolated=True))
+            return self._reused
+
+    def end_reuse(self) -> None:
+        """End the sandbox that is kept for runs with `reuse`, for good: from now on each has one of its own."""
+        self._reusable().close()
+
+    def _make_live(self, *, is_isolated: bool) -> live.Live:
+        return live.Live(self._project, self._options, lambda: self.broker, is_isolated=is_isolated)
+
     def live(self) -> live.Live:
         """Return a sandbox that stays alive between commands, which saves making one for each.
 
@@ -518,7 +538,7 @@ class Sandbox(Looking):
         Raises:
             HostError: this machine can't, or the policy has no sandbox, or a rootfs that commands write to.
         """
-        return live.Live(self._project, self._options, lambda: self.broker)
+        return self._make_live(is_isolated=False)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
@@ -620,6 +640,8 @@ class Sandbox(Looking):
 
     def close(self) -> None:
         """Let go of the store. What is held stays held; what was dropped is removed when this returns."""
+        if self._reused is not None:
+            self._reused.close()
         wait_until_clean()
         self._project.store.close()
 
@@ -675,6 +697,7 @@ def remove_temporary(sandbox: Sandbox) -> None:
         SandboxUnavailable: a run of it still goes on.
     """
     data, project = sandbox._project.locations.data, sandbox.project
+    sandbox.end_reuse()
     with lock_sandbox(sandbox._project.store.state, sandbox.id):
         # For good: nobody can want it back where the project itself goes
         discard_stacks(sandbox._project.store, sandbox.id)

@@ -103,6 +103,9 @@ def serve_http(
     for path in filter(None, (token_path, place.path)):
         check_unseen(path, sandboxes)
     token = load_token(token_path)
+    for sandbox in sandboxes:
+        # Several clients may share it, and none may find what another left
+        sandbox.end_reuse()
     listener = listen(place)
     identity = identity_of(place.path) if place.path else None
     try:
