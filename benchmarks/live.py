@@ -2,14 +2,15 @@
 """What a command in a live sandbox costs: against bare bwrap with the same plan, overlays as plain binds.
 
 Cases: `true`, also with the profile `strict`; a command that changes nothing, and one that writes a file and is held
-with a layer of its own; the start of a live sandbox up to the end of its first command. A checkpoint of 100 changes
-with a server alive is measured against `cp -a` of these files, and plain runs that go on at once in one sandbox against
-as many sandboxes.
+with a layer of its own; the start of a live sandbox up to the end of its first command, and the memory of many of them.
+Checkpoints of 100 and of 5,000 changes with a server alive are measured against `cp -a` of these files, and plain runs
+that go on at once in one sandbox against as many sandboxes.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +18,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
-from measuring import BareBwrap, Case, Options, Turns, fast, make_project, parse_options, report, scratch, timed
+from measuring import (
+    BareBwrap,
+    Case,
+    Options,
+    Turns,
+    fast,
+    make_project,
+    parse_options,
+    pss_of_tree,
+    report,
+    scratch,
+    timed,
+)
 
 from unspill import Sandbox
 from unspill.sandbox.checkpoints import Checkpoint
@@ -26,18 +39,18 @@ from unspill.sandbox.live import Live
 WRITE = "echo x > f"
 LOOK = "cat file"
 HELD_MOST = 40
-CASES = {
-    "true": "true in a live sandbox",
-    "strict": "true in a live sandbox, profile strict",
-    "look": "a file read, nothing changed",
-    "write": "a file written, with a layer of its own, held",
-    "start": "a live sandbox until its first command has ended",
-    "plain": "true in a sandbox of its own",
+# Each with its bar, and what it has reached so far
+CASES: dict[str, tuple[str, float | None, float | None]] = {
+    "true": ("true in a live sandbox", 0.20, 0.6),
+    "strict": ("true in a live sandbox, profile strict", 0.20, 0.6),
+    "look": ("a file read, nothing changed", 0.25, 0.8),
+    "write": ("a file written, with a layer of its own, held", 0.65, 1.3),
+    "start": ("a live sandbox until its first command has ended", 1.7, 2.6),
+    "plain": ("true in a sandbox of its own", None, None),
 }
-CHANGED = 100
+CHANGED, MANY_CHANGED = 100, 5000
 AT_ONCE = 8
-# Rewrites the files whenever it is told to
-SERVER = f"while read word; do for i in $(seq {CHANGED}); do echo $word > f$i; done; echo written; done"
+MEMORY_BAR_MIB = 1.6
 
 
 def main() -> None:
@@ -52,9 +65,15 @@ def main() -> None:
             strict.live() as strict_live,
             written.live() as written_live,
             Sandbox(make_project(directory, "busy")) as served,
+            Sandbox(make_project(directory, "busier")) as busier,
         ):
-            busy, beside = Busy(directory, served), Beside(directory)
-            measure(sandbox, live, strict_live, written, written_live, [busy, beside], options)
+            busy, beside = Busy(directory, served, CHANGED), Beside(directory)
+            many = Busy(directory, busier, MANY_CHANGED)
+            for _ in range(options.pick(1, 3, 10)):
+                many.turn()
+            more = [*many.cases(None, (0.3, None)), memory(sandbox, options.pick(10, 40, 200))]
+            many.live.close()
+            measure(sandbox, live, strict_live, written, written_live, busy, beside, more, options)
             busy.live.close()
             beside.close()
 
@@ -65,7 +84,9 @@ def measure(
     strict: Live,
     written: Sandbox,
     written_live: Live,
-    more: list[Busy | Beside],
+    busy: Busy,
+    beside: Beside,
+    more: list[Case],
     options: Options,
 ) -> None:
     bare_bwrap = BareBwrap(sandbox.plan(["true"]), sandbox.facts)
@@ -101,29 +122,34 @@ def measure(
             "start": start,
             "tidy": tidy,
             "plain": lambda: run_true(sandbox),
-            **{type(one).__name__: one.turn for one in more},
+            "busy": busy.turn,
+            "beside": beside.turn,
         }
     )
     bare = turns.fast("bare")
     cases = [
-        Case(words, turns.fast(name), "ms", bare, None, samples=turns.samples[name]) for name, words in CASES.items()
+        Case(words, turns.fast(name), "ms", bare, bar, samples=turns.samples[name], reached=reached)
+        for name, (words, bar, reached) in CASES.items()
     ]
     plain = turns.fast("plain")
     cases.append(Case("true in a live sandbox, against one of its own", turns.fast("true"), "ms", plain, 0.6))
-    cases += [case for one in more for case in one.cases()]
+    cases += [*busy.cases((1.0, 3.0), (0.5, None)), *more, *beside.cases()]
     report("live", cases, options, [f"bare {bare:.1f} ms"])
 
 
 class Busy:
-    """A live sandbox with a server that rewrites 100 files, and a directory with the same files for `cp`."""
+    """A live sandbox with a server that rewrites so many files, and a directory with the same files for `cp`."""
 
-    def __init__(self, directory: Path, sandbox: Sandbox) -> None:
+    def __init__(self, directory: Path, sandbox: Sandbox, changed: int) -> None:
         self.live = sandbox.live()
-        self._server = self.live.start(SERVER, after="hold")
+        self._changed = changed
+        # Whenever it is told to
+        server = f"while read word; do for i in $(seq {changed}); do echo $word > f$i; done; echo written; done"
+        self._server = self.live.start(server, after="hold")
         self._offset = 0
-        self._files, self._dest = directory / "files", directory / "dest"
+        self._files, self._dest = directory / f"files-{changed}", directory / f"dest-{changed}"
         self._files.mkdir()
-        for number in range(CHANGED):
+        for number in range(changed):
             (self._files / f"f{number}").write_text("word\n")
         self._taken: list[float] = []
         self._stood: list[float] = []
@@ -136,16 +162,34 @@ class Busy:
         _text, self._offset, _lost = self._server.output(self._offset, timeout=20)
         found: list[Checkpoint] = []
         self._taken.append(timed(lambda: found.append(self.live.checkpoint())))
-        assert len(found[0].changes) >= CHANGED, found
+        assert len(found[0].changes) >= self._changed, found
         self._stood.append(found[0].standstill_s * 1000)
         self._copied.append(timed(lambda: subprocess.run(["cp", "-a", self._files, self._dest], check=True)))
 
-    def cases(self) -> list[Case]:
+    def cases(self, taken: tuple[float, float | None] | None, stood: tuple[float, float | None]) -> list[Case]:
+        """Return both with their bars, and what they have reached; a checkpoint without a bar is only told."""
         copied = fast(self._copied)
+        bar, reached = taken or (None, None)
+        words = f"{self._changed} changes, against `cp -a`"
         return [
-            Case("a checkpoint of 100 changes, against `cp -a`", fast(self._taken), "ms", copied, None),
-            Case("how long all stood still for it, against `cp -a`", fast(self._stood), "ms", copied, None),
+            Case(f"a checkpoint of {words}", fast(self._taken), "ms", copied, bar, reached=reached),
+            Case(f"standstill for {words}", fast(self._stood), "ms", copied, stood[0], reached=stood[1]),
         ]
+
+
+def memory(sandbox: Sandbox, count: int) -> Case:
+    """Return what each of so many live sandboxes takes (PSS): its processes, and what the caller has of it."""
+    before = pss_of_tree(os.getpid())
+    started = [sandbox.live() for _ in range(count)]
+    try:
+        for live in started:
+            run_true(live)
+        each = (pss_of_tree(os.getpid()) - before) / 1024 / count
+    finally:
+        for live in started:
+            live.close()
+    words = f"memory (PSS) of each of {count} live sandboxes, in MiB"
+    return Case(words, each, "MiB", 1.0, MEMORY_BAR_MIB, reached=2.2)
 
 
 class Beside:

@@ -11,9 +11,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from measuring import BareBwrap, Case, Options, allow_descriptors, fast, parse_options, report, scratch
+from measuring import BareBwrap, Case, Options, allow_descriptors, fast, parse_options, pss_of_tree, report, scratch
 
 from unspill import OutputChunk, Sandbox
 
@@ -159,34 +158,6 @@ def count_runs(callers: int, seconds: float, run: Callable[[], None]) -> int:
     for thread in threads:
         thread.join()
     return sum(counts)
-
-
-def pss_of_tree(root: int) -> float:
-    """Return the proportional memory of a process and all below it, in KiB."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            children.setdefault(int(fields[1]), []).append(int(name))
-    total, pending = 0.0, [root]
-    while pending:
-        pid = pending.pop()
-        pending += children.get(pid, [])
-        total += pss_of(pid)
-    return total
-
-
-def pss_of(pid: int) -> float:
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return float(line.split()[1])
-    except OSError:
-        return 0.0
-    return 0.0
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,7 +81,8 @@ class Case:
     """One judged figure: `value` against `baseline`, at most (or, with `at_least`, at least) `bar` times it.
 
     Without a baseline, because what it is measured with is not installed, there is no judgement either. What is counted
-    is the same on every machine, so no tolerance is given.
+    is the same on every machine, so no tolerance is given. `reached` is for a bar that is a goal still: what it is by
+    now, to which the short form holds it.
     """
 
     case: str
@@ -92,6 +93,7 @@ class Case:
     at_least: bool = False
     is_counted: bool = False
     samples: Sequence[float] = ()
+    reached: float | None = None
 
     def __post_init__(self) -> None:
         if self.value < 0 or (self.baseline is not None and self.baseline <= 0):
@@ -133,6 +135,7 @@ def report(name: str, cases: Sequence[Case], options: Options, notes: Sequence[s
     """
     tolerance = options.tolerance()
     if options.short:
+        cases = [case if case.reached is None else replace(case, bar=case.reached) for case in cases]
         notes = [*notes, f"short form, crowding {crowding():.2f}: up to {tolerance:.2f} times a bar is ok"]
     if not options.json:
         for case in cases:
@@ -240,6 +243,47 @@ class BareBwrap:
     def run(self) -> None:
         """Start it and wait for its end."""
         wait_for(self.start())
+
+
+def pss_of_tree(root: int) -> float:
+    """Return the proportional memory of a process and all below it, in KiB."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(name))
+    total, pending = 0.0, [(root, 0)]
+    while pending:
+        pid, parent = pending.pop()
+        pending += [(child, pid) for child in children.get(pid, [])]
+        total += pss_of(pid, parent)
+    return total
+
+
+def pss_of(pid: int, parent: int) -> float:
+    """Return the proportional memory of a process in KiB, 0 if it has ended.
+
+    That of one that is not dumpable is hidden. It is a fork: what it has beyond what its parent still shares is its
+    own, and of that it has the same part.
+    """
+    try:
+        return _memory_of(pid, "smaps_rollup", "Pss:")
+    except PermissionError:
+        shared, own, part = (
+            _memory_of(parent, "smaps_rollup", key) for key in ("Shared_Dirty:", "Private_Dirty:", "Pss_Anon:")
+        )
+        return _memory_of(pid, "status", "RssAnon:") - shared + max(0.0, part - own)
+
+
+def _memory_of(pid: int, file: str, key: str) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(float(line.split()[1]) for line in lines if line.startswith(key))
 
 
 def run_program(argv: list[str], environ: dict[str, str] | None = None) -> None:

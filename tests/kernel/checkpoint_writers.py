@@ -90,7 +90,8 @@ while True:
     libc.ptrace(24, child, None, ctypes.c_void_p(0 if number in (5, 19) else number))
 """
 
-# Wakes itself whenever it was stopped by a signal
+# Wakes itself whenever it was stopped by a signal. Its timers are set again all the time: a stop drops what is about to
+# come, and a timer with an interval is set again only when its signal has come
 WAKER = """
 import signal
 signal.signal(signal.SIGCONT, lambda *_: None)
@@ -98,13 +99,15 @@ libc = __import__("ctypes").CDLL(None)
 import ctypes
 class Event(ctypes.Structure):
     _fields_ = [("value", ctypes.c_void_p), ("numbers", ctypes.c_int * 2), ("pad", ctypes.c_char * 48)]
-timer = ctypes.c_void_p()
-libc.timer_create(1, ctypes.byref(Event(None, (18, 0))), ctypes.byref(timer))
-libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 300000, 0, 300000), None)
+timers = [ctypes.c_void_p() for _ in range(6)]
+for timer in timers:
+    assert libc.timer_create(1, ctypes.byref(Event(None, (18, 0))), ctypes.byref(timer)) == 0
 print("up", flush=True)
 number = 0
 while True:
     number += 1
+    for power, timer in enumerate(timers):
+        assert libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, 0, 300000 << power), None) == 0
     with open("woken", "w") as file:
         file.write(str(number))
 """

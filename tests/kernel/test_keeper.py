@@ -199,15 +199,47 @@ def test_an_error_at_the_start_arrives(ground: Ground, cli: Any) -> None:
 
 def test_what_waits_for_a_background_run_is_told_at_once_what_to_do(ground: Ground, cli: Any) -> None:
     cli("run", "-d", "-c", SERVER)
-    for words in (("apply",), ("discard",)):
-        done = cli(*words)
-        assert done.returncode == 5, words
-        assert b"Background runs use the sandbox 'default'" in done.stderr
-        assert b"unspill stop default" in done.stderr
+    done = cli("discard")
+    assert done.returncode == 5
+    assert b"Background runs use the sandbox 'default'" in done.stderr
+    assert b"unspill stop default" in done.stderr
+    with pytest.raises(Exception, match="Background runs use"):
+        ground.sandbox().apply()
     with pytest.raises(Exception, match="Background runs use"):
         ground.sandbox().run("true", after="hold")
     # What throws its changes away does not wait, and sees the project as it is
     assert cli("run", "--discard", "--", "ls").returncode == 0
+
+
+def test_what_is_held_beside_a_background_run_is_applied_as_chosen(ground: Ground, cli: Any) -> None:
+    ground.write("mine", "before\n")
+    ground.sandbox().run("echo earlier > earlier", after="hold")
+    cli("run", "-d", "--hold", "-c", SERVER)
+    assert cli("apply").stdout == b"Nothing is held.\n"
+    # Two checkpoints: what the first has left is applied too
+    cli("run", "--hold", "-c", "echo a > a; echo b > b")
+    cli("run", "--hold", "-c", "echo c > c; echo ours > mine; echo b2 > b")
+    assert not (ground.project / "a").exists()
+    assert b"Not listed: what background runs hold" in cli("changes").stderr
+    for option in ("--include", "--hunk", "--run"):
+        refused = cli("apply", option, "a:1" if option == "--hunk" else "a")
+        assert (refused.returncode, b"unspill stop default" in refused.stderr) == (2, True)
+    assert cli("apply", "missing").returncode == 2
+    chosen = cli("apply", "a")
+    assert chosen.stdout == b"Applied 1 change (op 1). Undo: unspill undo\n  A a\n"
+    assert b"What earlier runs hold stays held" in chosen.stderr
+    ground.write("mine", "edited\n")
+    rest = cli("apply")
+    assert rest.returncode == 6
+    assert b"mine: conflict" in rest.stderr
+    assert tree(ground.project) == {"a": b"a\n", "b": b"b2\n", "c": b"c\n", "mine": b"edited\n"}
+    assert cli("apply", "--overwrite", "mine").returncode == 0
+    assert tree(ground.project)["mine"] == b"ours\n"
+    assert cli("undo").returncode == 0
+    assert tree(ground.project)["mine"] == b"edited\n"
+    assert cli("stop").returncode == 0
+    names = {change.path for part in ground.sandbox().changes().roots for change in part.changes}
+    assert names == {b"earlier", b"mine"}
 
 
 def test_what_a_live_sandbox_does_not_have_is_refused_beside_it(ground: Ground, cli: Any) -> None:
@@ -321,6 +353,7 @@ def test_a_peer_is_told_from_one_of_another_user(monkeypatch: pytest.MonkeyPatch
         {"do": "start", "command": 3, "options": {}},
         {"do": "start", "command": "true", "options": {"cancel_fd": 0}},
         {"do": "output", "run": "1", "offset": 0, "timeout": 0.0},
+        {"do": "apply", "paths": [1], "globs": [], "overwrite": []},
         {
             "do": "run",
             "command": "true",

@@ -54,10 +54,34 @@ LIVE = LIBRARY.replace(
     beside.kill()
     assert beside.wait().held""",
 )
+# The keeper outlives its caller, which is therefore not killed here
+KEPT = """
+import os, sys
+from unspill import Sandbox
+from unspill.model.run import OutputChunk
+from unspill.sandbox.keeper import KeptSandbox, reach_keeper
+project, command = sys.argv[1], sys.argv[4]
+options = {"working_dir": None, "env": {}, "timeout": None, "after": "hold"}
+def tell(event):
+    if isinstance(event, OutputChunk):
+        os.write(1, event.chunk)
+os.write(3, b"x")
+os.read(4, 1)
+os.close(3)
+os.close(4)
+with Sandbox(project) as sandbox, KeptSandbox(sandbox, reach_keeper(sandbox, lambda: None)) as kept:
+    kept.start("read line", **options)
+    result = kept.run(command, on_event=tell, **options)
+    kept.link.results("stop")
+    sys.exit(result.exit_code)
+"""
 DEFENCELESS = "import unspill.host.job as strays; strays.kill_strays = lambda *runs, **options: 0\n"
 MOUNT_ROLES = ("caller", "spawner's parent", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")
 LIVE_ROLES = ("caller", "spawner's parent", "spawner", "bwrap, door", "pid 1, commands", "their children")
+KEPT_ROLES = ("caller", "keeper", "spawner's parent", "spawner", "bwrap, door", "pid 1, commands", "their children")
 SHARED_ROLES = ("caller", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")
+
+OF_LIVE = {"live sandbox": LIVE_ROLES, "keeper": KEPT_ROLES}
 
 Point = tuple[int, int]
 
@@ -72,8 +96,8 @@ class Scenario:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        if self.way == "live sandbox":
-            return LIVE_ROLES
+        if self.way in OF_LIVE:
+            return OF_LIVE[self.way]
         return MOUNT_ROLES if self.engine == "mount" else SHARED_ROLES
 
     def trace(self, depth: int | None = None, at: int = 0, victim: int | None = None) -> Traced:
@@ -81,7 +105,8 @@ class Scenario:
         project, bwrap = os.fspath(self.ground.project), os.fsdecode(self.ground.bwrap)
         argv = ["/bin/sh", "-c", COMMAND_LINE, "sh", COMMAND]
         if self.way != "command line":
-            program = {"library": LIBRARY, "live sandbox": LIVE}.get(self.way, DEFENCELESS + LIBRARY)
+            ways = {"library": LIBRARY, "live sandbox": LIVE, "keeper": KEPT}
+            program = ways.get(self.way, DEFENCELESS + LIBRARY)
             argv = [sys.executable, "-c", program, project, bwrap, self.engine, COMMAND]
         return trace(
             Order(
@@ -207,6 +232,31 @@ def test_a_kill_at_any_system_call_of_a_run_leaves_what_it_has_written_on_hold(
     record(way, kills, problems, STEP)
     assert set(kills) == set(scenario.roles)
     assert kills.total() >= (200 if full else 10)
+    assert kills.total() > 0.9 * len(points)
+
+
+def test_a_kill_of_a_keeper_or_of_what_it_has_alive_leaves_what_was_written_on_hold(ground: Ground, full: bool) -> None:
+    """The time buys one keeper for each kill: few here, one for every fifth call with `--full`."""
+    prepare(ground)
+    scenario = Scenario(ground, "keeper")
+    counts = scenario.counts()
+    hold_something(ground)
+    if full:
+        points = [point for point in scenario.points(step=STEP, of_each=1) if point[0]]
+    else:
+        # Its last calls are those that hold and end
+        parts = {depth: (3, 9) if depth == 1 else (5,) for depth in range(1, len(KEPT_ROLES) - 1)}
+        points = [(depth, counts[depth] * part // 10) for depth, some in parts.items() for part in some]
+    kills: Counter[str] = Counter()
+    missed = points
+    for _ in range(6):
+        struck, missed, problems = kill_at(scenario, missed)
+        kills += struck
+        assert problems == []
+        if len(missed) < 0.1 * len(points):
+            break
+    record("keeper", kills, problems, STEP)
+    assert set(kills) == {scenario.role(depth) for depth, _number in points}
     assert kills.total() > 0.9 * len(points)
 
 

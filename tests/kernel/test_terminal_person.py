@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Somebody works in a sandbox, at a real terminal; it is theirs again, as it was, whatever happens."""
 
+import json
 import os
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -318,3 +321,139 @@ def test_many_ctrl_c_end_nothing_where(options: tuple[str, ...], setting: str, g
     )
     assert code == 0
     assert (ground.project / "f").exists()
+
+
+# Ctrl-\ d
+LEAVE = b"\x1cd"
+# Says when it may go on; a file is what others can make
+SLOW = "echo re''ady; until test -e go; do sleep 0.02; done; seq 3; echo do''ne; read x; echo $x > typed"
+
+
+@pytest.fixture
+def stopped(ground: Ground) -> Iterator[None]:
+    """Ends what runs in the background when the test is over."""
+    yield
+    run_cli("stop", cwd=ground.project)
+
+
+def leave(person: Person, process: "subprocess.Popen[bytes]") -> None:
+    """Leave the terminal, and wait until the program has said so."""
+    person.type(LEAVE)
+    person.wait_for("Detached. Run 1 goes on. Attach: unspill attach 1. Stop: unspill stop 1")
+    assert process.wait(20) == 0
+
+
+def test_somebody_leaves_an_editor_and_comes_back(ground: Ground, stopped: None) -> None:
+    with at_desk(ground) as pane:
+        pane.type("-l", f"SHELL=/bin/bash {UNSPILL} shell -d")
+        pane.type("Enter")
+        pane.see(r"unspill:.*\$$")
+        pane.enter("clear; vim -u NONE note", "^~$")
+        pane.type("i", "left alone")
+        pane.see("^left alone$")
+        pane.type("C-\\")
+        pane.type("d")
+        pane.see("^unspill: Detached. Run 1 goes on")
+        pane.see("^out>$")
+        assert {pane.value(name) for name in ("alternate_on", "mouse_any_flag")} == {"0"}
+        pane.enter(f"clear; {UNSPILL} ps", "detached +default +/bin/bash$")
+        pane.tmux("resize-window", "-x", "70", "-y", "20")
+        pane.enter(f"clear; {UNSPILL} attach", "^left alone$")
+        pane.see("^~$")
+        assert pane.value("alternate_on") == "1"
+        pane.type(", found again")
+        pane.type("Escape")
+        pane.type(":wq", "Enter")
+        pane.see(r"unspill:.*\$$")
+        pane.enter("clear; stty size", "^20 70$")
+        pane.type("-l", "exit")
+        pane.type("Enter")
+        pane.see("^unspill:   A note$")
+        pane.see("^out>$")
+    assert (ground.project / "note").read_text() == "left alone, found again\n"
+
+
+def test_what_is_printed_while_nobody_is_there_is_shown_to_who_comes(
+    ground: Ground, person: Person, stopped: None
+) -> None:
+    with seated(person, "run", "-d", "-t", "-c", SLOW, cwd=ground.project) as process:
+        person.wait_for("ready")
+        leave(person, process)
+    # By a run beside it, which sees the same files
+    assert run_cli("run", "-q", "-c", "touch go", cwd=ground.project).returncode == 0
+    wait_for_output(ground, b"done")
+    person.seen = ""
+    with seated(person, "attach", cwd=ground.project) as process:
+        person.wait_for("1\r\n2\r\n3\r\ndone\r\n")
+        person.type("back\r")
+        assert process.wait(20) == 0
+    assert (ground.project / "typed").read_text() == "back\n"
+
+
+def wait_for_output(ground: Ground, text: bytes) -> None:
+    deadline = time.monotonic() + 20
+    while text not in run_cli("logs", "1", cwd=ground.project).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_who_attaches_takes_the_terminal_from_who_has_it(ground: Ground, person: Person, stopped: None) -> None:
+    other = Person()
+    modes = other.modes()
+    with seated(
+        person, "run", "-d", "-t", "-c", "echo ready; read x; echo got $x; read y", cwd=ground.project
+    ) as first:
+        person.wait_for("ready")
+        with seated(other, "attach", "1", cwd=ground.project) as second:
+            person.wait_for("Somebody took the terminal of run 1.")
+            assert first.wait(20) == 0
+            other.type("this\r")
+            other.wait_for("got this")
+            other.type("\r")
+            assert second.wait(20) == 0
+    assert "got this" not in person.look()
+    assert other.modes() == modes
+    other.hang_up()
+
+
+def test_a_terminal_in_the_background_goes_on_when_the_window_is_closed(ground: Ground, stopped: None) -> None:
+    word = lasting()
+    for options in (("-d", "-t"), ("-t",)):
+        person = Person()
+        command = f"echo ready; exec sleep {word}"
+        with seated(person, "run", *options, "-c", command, cwd=ground.project) as process:
+            person.wait_for("ready")
+            person.hang_up()
+            assert process.wait(20) == 129
+        # The second one is beside the first, and ends with its window
+        assert [(one["number"], one["alive"], one["attached"]) for one in runs_of(ground)] == [(1, True, False)]
+        assert len(processes_with(word)) == 1
+    assert run_cli("stop", cwd=ground.project).stdout.startswith(b"Stopped run 1.\n")
+    assert processes_with(word) == []
+
+
+def runs_of(ground: Ground) -> list[dict[str, Any]]:
+    [kept] = json.loads(run_cli("ps", "--json", cwd=ground.project).stdout)["sandboxes"]
+    found: list[dict[str, Any]] = kept["runs"]
+    return found
+
+
+def test_what_has_no_terminal_can_not_be_attached_to(ground: Ground, person: Person, stopped: None) -> None:
+    assert "nothing runs in the background" in run_at(person, "attach", cwd=ground.project)[1]
+    run_cli("run", "-d", "--", "sleep", lasting(), cwd=ground.project)
+    for words, said in ((("attach",), "has a terminal"), (("attach", "1"), "run 1 has no terminal")):
+        person.seen = ""
+        code, seen = run_at(person, *words, cwd=ground.project)
+        assert (code, said in seen) == (2, True), seen
+    assert b"on your terminal" in run_cli("attach", cwd=ground.project).stderr
+
+
+def test_the_key_that_leaves_can_still_be_typed(ground: Ground, person: Person, stopped: None) -> None:
+    """Twice is once, and before another key it is itself; without a keeper it is a key like all others."""
+    command = "stty raw -echo; echo ready; dd bs=1 count=3 2>/dev/null | od -An -tx1 > keys; stty sane"
+    for options, keys in ((("-d", "-t"), b"\x1c\x1c\x1cx"), (("-t",), b"\x1cd.")):
+        person.seen = ""
+        code, seen = run_at(person, "run", *options, "-c", command, cwd=ground.project, keys=keys, after="ready")
+        assert code == 0, seen
+        typed_keys = (ground.project / "keys").read_text().split()
+        assert typed_keys == (["1c", "1c", "78"] if keys.endswith(b"x") else ["1c", "64", "2e"])

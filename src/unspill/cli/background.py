@@ -8,11 +8,13 @@ import sys
 
 from unspill.cli.main import NO_PROJECT, Option, named_project, open_sandbox, verb
 from unspill.cli.output import count_text, decoded, print_json, result_form, result_lines, when_text
-from unspill.cli.run import TerminalOutput, print_background
+from unspill.cli.run import TerminalOutput, print_background, tell_detached
+from unspill.cli.terminal import PersonTerminal, get_terminal
 from unspill.errors import UsageError
+from unspill.host.libc import RaisingSignals
 from unspill.model.run import Exited, OutputChunk
 from unspill.policy.paths import quote
-from unspill.sandbox.keeper import find_keeper, find_keepers, from_form
+from unspill.sandbox.keeper import Detached, KeptSandbox, find_keeper, find_keepers, from_form
 from unspill.sandbox.project import find_own_locations, find_project
 
 TYPE_CHECKING = False
@@ -53,9 +55,44 @@ def ps(arguments: Arguments) -> int:
 
 
 def _run_line(run: dict[str, Any], where: str) -> str:
-    state = "running" if run["alive"] else "failed" if run["problem"] else f"exit {run['exit_code']}"
+    alive = "running" if not run["terminal"] else "attached" if run["attached"] else "detached"
+    state = alive if run["alive"] else "failed" if run["problem"] else f"exit {run['exit_code']}"
     command = " ".join(quote(os.fsencode(word)) for word in run["command"])
     return f"{run['number']:>6}  {when_text(run['started_ns'])}  {state:<10}  {where:<12}  {command[:_LONGEST_COMMAND]}"
+
+
+@verb(
+    "Come back to the terminal of a background run: RUN, or the last one of the sandbox. Ctrl-\\ d leaves it again.",
+    NO_PROJECT.replace(help="a run without a project"),
+    positional="[NAME|RUN]",
+    most=1,
+)
+def attach(arguments: Arguments) -> int:
+    """Have the terminal of a background run until it ends or is left; return its exit code."""
+    if arguments.flag("--json"):
+        raise UsageError("a terminal and --json can't be used together", remedy="Leave out --json.")
+    size = get_terminal()
+    number, sandbox = _named(arguments)
+    link = find_keeper(sandbox._project.store.state, sandbox.id)
+    if link is None:
+        raise _nothing(sandbox)
+    streams = TerminalOutput()
+    with KeptSandbox(sandbox, link) as kept:
+        runs = [run["number"] for run in link.ask("list")["runs"] if run["terminal"] and run["alive"]]
+        if number is None and not runs:
+            remedy = "Start one: unspill shell -d, or unspill run -d -t -- COMMAND"
+            raise UsageError(f"no background run of sandbox {sandbox.name!r} has a terminal", remedy=remedy)
+        person = PersonTerminal(size, streams.note, streams.settle)
+        try:
+            with RaisingSignals():
+                result = kept.attach(runs[-1] if number is None else number, person, streams.keep_back)
+        finally:
+            streams.settle()
+    if isinstance(result, Detached):
+        return tell_detached(result, sandbox)
+    for line in result_lines(result, sandbox):
+        print(f"unspill: {line}", file=sys.stderr)
+    return result.exit_code
 
 
 @verb(

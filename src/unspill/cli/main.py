@@ -40,6 +40,7 @@ VERBS = {
     "run": ("run", "run a command in the sandbox, then apply, hold or discard its changes"),
     "shell": ("run", "open a shell in the sandbox; its changes are applied when it ends"),
     "ps": ("background", "list the commands that run in the background"),
+    "attach": ("background", "come back to the terminal of a background run"),
     "logs": ("background", "print what a background run has printed, or follow it"),
     "stop": ("background", "end background runs; their changes are applied, held or discarded"),
     "undo": ("history", "undo an operation, whatever the command was"),

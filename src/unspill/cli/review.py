@@ -27,6 +27,7 @@ from unspill.cli.output import (
     size_text,
     when_text,
 )
+from unspill.cli.run import find_kept
 from unspill.errors import DeniedError, UsageError
 from unspill.model.change import Hunks, Selection
 from unspill.policy.paths import quote, shell_word, wrap
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from unspill.cli.main import Arguments
     from unspill.model.change import ChangeSet, Consent
+    from unspill.model.operation import Operation
     from unspill.sandbox.history import Backup
     from unspill.sandbox.review import Review, Reviews
     from unspill.sandbox.sandbox import Sandbox
@@ -64,6 +66,9 @@ def changes(arguments: Arguments) -> int:
         return 0
     lines = sandbox.summary(run=arguments.value("--run"), colour=sys.stdout.isatty())
     print("\n".join(map(fit, lines)) or NOTHING_HELD)
+    if sandbox.has_keeper:
+        text = "Not listed: what background runs hold until they end. Apply it now: unspill apply{of}"
+        print(f"unspill: {advised(text, sandbox)}", file=sys.stderr)
     return 0
 
 
@@ -112,9 +117,11 @@ def diff(arguments: Arguments) -> int:
 def apply(arguments: Arguments) -> int:
     """Apply held changes to the project."""
     sandbox = open_sandbox(arguments)
-    selection = _with_named(_selection_of(arguments, sandbox), arguments, sandbox)
-    selection = _with_consent(selection, arguments, sandbox)
-    operation = sandbox.apply(selection, run=arguments.value("--run"))
+    operation = _apply_beside(arguments, sandbox) if sandbox.has_keeper else None
+    if operation is None:
+        selection = _with_named(_selection_of(arguments, sandbox), arguments, sandbox)
+        selection = _with_consent(selection, arguments, sandbox)
+        operation = sandbox.apply(selection, run=arguments.value("--run"))
     if arguments.flag("--json"):
         print_json(operation_form(operation))
     else:
@@ -219,6 +226,35 @@ def _check_paths(words: list[str]) -> None:
     for word in words:
         if is_operation(word) and not os.path.lexists(_absolute_path(word)):
             raise UsageError(f"there is nothing at {word!r}", remedy=f"For an operation: unspill diff --op {word}")
+
+
+def _apply_beside(arguments: Arguments, sandbox: Sandbox) -> Operation | None:
+    """Apply what background runs have changed so far, by a checkpoint; None if none of them is alive any more.
+
+    Raises:
+        UsageError: it needs what the person was shown, and of what is still being written nothing was shown.
+    """
+    found = find_kept(sandbox)
+    if found is None:
+        return None
+    with found as kept:
+        for name in ("--include", "--hunk", "--run"):
+            if arguments.flag(name):
+                raise UsageError(
+                    f"{name} can't be used while background runs use sandbox {sandbox.name!r}",
+                    remedy=f"End them first: unspill stop {sandbox.name}",
+                )
+        selection = _selection_of(arguments, sandbox)
+        overwrite = tuple(_absolute_path(word) for word in arguments.values("--overwrite"))
+        if selection.is_everything:
+            selection = selection.replace(paths=overwrite)
+        operation, hints = kept.link.apply(selection.replace(overwrite=overwrite))
+    lines = ["\n  ".join(filter(None, (hint.text, hint.remedy))) for hint in hints]
+    if operation is not None and sandbox.changes():
+        lines.append(f"What earlier runs hold stays held until the background runs end: unspill stop {sandbox.name}")
+    for line in lines:
+        print(f"unspill: {line}", file=sys.stderr)
+    return operation
 
 
 def _selection_of(arguments: Arguments, sandbox: Sandbox) -> Selection:

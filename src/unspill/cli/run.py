@@ -74,8 +74,8 @@ _WORKING_DIR = Option(
     help="where to run it: a path, `.` (here) or `playground` (your scratch directory)",
 )
 _ENV = Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an environment variable (repeatable)")
-# A background run has no terminal and no input, and shares what its sandbox has
-_NOT_DETACHED = ("--tty", "--stdin", "--explain", "--events", "--unsandboxed", "--alone")
+# A background run has no input but a terminal's, and shares what its sandbox has
+_NOT_DETACHED = ("--stdin", "--explain", "--events", "--unsandboxed", "--alone")
 _MORE = ("--network", "--allow-host", "--readable", "--reveal", "--root")
 _FOLLOWED_S = 5.0
 _QUIET = Option(name="--quiet", short="-q", help="print no summary")
@@ -99,7 +99,7 @@ _PORTS = (
     Option(name="--timeout", metavar="SECONDS", help="stop it after this time"),
     _ENV,
     Option(name="--tty", short="-t", help="give it a terminal (the default if this program is on yours)"),
-    Option(name="--detach", short="-d", help="run it in the background: see `unspill ps`, `logs` and `stop`"),
+    Option(name="--detach", short="-d", help="run it in the background (see `unspill ps`), with -t on a terminal"),
     Option(name="--follow", short="-f", help="with -d: print its output until it ends; it ends with this program"),
     Option(name="--no-tty", help="give it no terminal: its output is filtered, and it reads no keys"),
     Option(name="--stdin", short="-i", help="let it read this program's standard input, without a terminal of its own"),
@@ -129,6 +129,7 @@ def run(arguments: Arguments) -> int:
 
 @verb(
     "Open your shell in a sandbox. When it ends, apply its changes, or hold or discard them.",
+    Option(name="--detach", short="-d", help="let it go on when you leave with Ctrl-\\ d: see `unspill attach`"),
     _WORKING_DIR,
     NO_PROJECT,
     _ENV,
@@ -149,6 +150,7 @@ def shell(arguments: Arguments) -> int:
         arguments.add("--sandbox", name)
     arguments.add("--tty", "")
     _check_terminal(arguments)
+    _refuse_detached(arguments)
     return _run(arguments)
 
 
@@ -157,7 +159,9 @@ def _open_shell(arguments: Arguments, sandbox: Sandbox, options: dict[str, Any])
     if not arguments.flag("--quiet"):
         after = _after(arguments) or (sandbox.policy.after if sandbox._project.roots else "discard")
         fate = _FATES[after]
-        print(f"unspill: A shell in sandbox {sandbox.name!r}. When it ends, its changes are {fate}.", file=sys.stderr)
+        leave = " Leave it with Ctrl-\\ d." if arguments.flag("--detach") else ""
+        text = f"A shell in sandbox {sandbox.name!r}. When it ends, its changes are {fate}.{leave}"
+        print(f"unspill: {text}", file=sys.stderr)
     program, environ = sandbox.shell
     options["env"] = {**environ, **options["env"]}
     return [os.fsdecode(program)]
@@ -183,7 +187,7 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     if not as_json and not arguments.flag("--quiet"):
         _tell_hidden(sandbox)
-    if arguments.flag("--detach"):
+    if arguments.flag("--detach") and not arguments.flag("--tty"):
         return _start_background(arguments, sandbox, command, options)
     streams = TerminalOutput()
     options["attach"] = attached = _find_terminal(arguments, sandbox, streams)
@@ -198,22 +202,32 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
     try:
         with RaisingSignals():
             on_event = streams.keep_back if as_json or attached is not None else streams.pass_on
-            result = _runner(arguments, sandbox).run(command, on_event=on_event, **options, **more)
+            runner = _runner(arguments, sandbox, options)
+            result: Any = runner.run(command, on_event=on_event, **options, **more)
     except KeyboardInterrupt as error:
         if streams.is_started and not hasattr(error, "__notes__"):
             error.add_note("Cancelled. `unspill log` shows what became of its changes.")
         raise
     finally:
         streams.settle()
+    if runner is not sandbox and isinstance(result, keeper.Detached):
+        return tell_detached(result, sandbox)
     return _end(arguments, sandbox, result, streams, known)
 
 
-def _runner(arguments: Arguments, sandbox: Sandbox) -> Sandbox | keeper.KeptSandbox:
+def _runner(arguments: Arguments, sandbox: Sandbox, options: dict[str, Any]) -> Sandbox | keeper.KeptSandbox:
     """Return what runs the command: where something runs in the background, the same live sandbox."""
+    if arguments.flag("--detach"):
+        kept = _start_keeper(sandbox)
+        options["kept"] = True
+        wanted, options["ports"] = options["ports"], None
+        for number, inside in ({} if wanted is None else kept.open_ports(wanted)).items():
+            print(f"{_MARK}http://127.0.0.1:{number} is port {inside} of the sandbox.", file=sys.stderr, flush=True)
+        return kept
     # Those that throw their changes away never wait for others, and see the project as it is
     if not sandbox.has_keeper or arguments.flag("--discard") or arguments.flag("--unsandboxed"):
         return sandbox
-    return _find_kept(sandbox) or sandbox
+    return find_kept(sandbox) or sandbox
 
 
 def _end(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: TerminalOutput, known: int) -> int:
@@ -419,15 +433,12 @@ def _working_dir(arguments: Arguments) -> str | None:
 
 def _start_background(arguments: Arguments, sandbox: Sandbox, command: str | list[str], options: dict[str, Any]) -> int:
     """Start a command in the background, and say how to see its output and how to end it."""
-    with keeper.reach_keeper(sandbox, lambda: _wait_for_other(sandbox)) as link:
+    with _start_keeper(sandbox) as kept:
         wanted = {name: options[name] for name in ("working_dir", "env", "timeout", "after")}
-        if not sandbox.has_keeper:
-            _tell_waiting(sandbox)
-        kept = keeper.KeptSandbox(sandbox, link)
         ports = {} if options["ports"] is None else kept.open_ports(options["ports"])
         run, result = kept.start(command, **wanted)
         if result is None and arguments.flag("--follow"):
-            return _follow_run(arguments, sandbox, link, run["number"])
+            return _follow_run(arguments, sandbox, kept.link, run["number"])
     if result is not None and not arguments.flag("--json"):
         for line in output.result_lines(result, sandbox):
             print(f"unspill: {line}", file=sys.stderr)
@@ -441,6 +452,22 @@ def _start_background(arguments: Arguments, sandbox: Sandbox, command: str | lis
         print(output.advised(text, sandbox, n=run["number"]))
         for number, inside in ports.items():
             print(f"http://127.0.0.1:{number} is port {inside} of the sandbox.")
+    return 0
+
+
+def _start_keeper(sandbox: Sandbox) -> keeper.KeptSandbox:
+    """Return the sandbox as its keeper has it; where there is none, one is started."""
+    link = keeper.reach_keeper(sandbox, lambda: _wait_for_other(sandbox))
+    if not sandbox.has_keeper:
+        _tell_waiting(sandbox)
+    return keeper.KeptSandbox(sandbox, link)
+
+
+def tell_detached(detached: keeper.Detached, sandbox: Sandbox) -> int:
+    """Say that a run goes on, and how to come back to it."""
+    why = "Somebody took the terminal of run {n}" if detached.is_taken else "Detached. Run {n} goes on"
+    text = f"unspill: {why}. Attach: unspill attach {{n}}{{of}}. Stop: unspill stop {{n}}{{of}}"
+    print(output.advised(text, sandbox, n=detached.number), file=sys.stderr)
     return 0
 
 
@@ -473,15 +500,15 @@ def _refuse_detached(arguments: Arguments) -> None:
     Raises:
         UsageError: with what to leave out.
     """
-    if arguments.flag("--follow") and not arguments.flag("--detach"):
-        raise UsageError("--follow needs --detach", remedy="Leave it out: other runs are followed anyway.")
+    if arguments.flag("--follow") and (not arguments.flag("--detach") or arguments.flag("--tty")):
+        raise UsageError("--follow needs --detach without --tty", remedy="Leave it out: others are followed anyway.")
     for name in (*_NOT_DETACHED, *_MORE) if arguments.flag("--detach") else ():
         if arguments.flag(name):
             remedy = "Put it into your configuration, or leave out --detach." if name in _MORE else f"Leave out {name}."
             raise UsageError(f"--detach and {name} can't be used together", remedy=remedy)
 
 
-def _find_kept(sandbox: Sandbox) -> keeper.KeptSandbox | None:
+def find_kept(sandbox: Sandbox) -> keeper.KeptSandbox | None:
     """Return the sandbox as its keeper has it alive, None if it has none."""
     link = keeper.find_keeper(sandbox._project.store.state, sandbox.id)
     return None if link is None else keeper.KeptSandbox(sandbox, link)

@@ -40,8 +40,12 @@ _UNSEEN = termios.ECHO | termios.ECHONL | termios.ICANON
 _NOT_RAW_LOCAL = _UNSEEN | termios.ISIG | termios.IEXTEN
 _POLLED = select.POLLIN | select.POLLHUP | select.POLLERR
 # Ctrl-C and Ctrl-\
-_CTRL_C = 0x03
-_INTERRUPTS = (_CTRL_C, 0x1C)
+_CTRL_C, _LEAVE = 0x03, 0x1C
+_INTERRUPTS = (_CTRL_C, _LEAVE)
+# Behind the second: to leave a terminal that goes on
+_LEAVES = ord("d")
+# Long enough that a program sees two sizes, one after the other
+_REDRAW_S = 0.05
 # So many within this time end a command that ignores them
 _MOST_INTERRUPTS, _IMPATIENCE_S = 3, 2.0
 _USUAL_LOCAL = termios.ICANON | termios.ISIG
@@ -79,6 +83,43 @@ def get_terminal() -> tuple[int, int]:
     return size
 
 
+class _SwitchedModes:
+    """The private modes that a program has switched on or off: the other screen, the mouse, how keys are sent.
+
+    What it does not know is lost when somebody comes back to a terminal, and drawn again by most programs.
+    """
+
+    _START = b"\x1b[?"
+    _MOST, _LONGEST = 64, 64
+
+    def __init__(self) -> None:
+        self._modes: dict[int, bytes] = {}
+        self._kept = b""
+
+    def note(self, text: bytes) -> None:
+        """Look at what is written."""
+        text = self._kept + text
+        *pieces, last = text.split(self._START)
+        for piece in (*pieces, last)[1:] if pieces else ():
+            numbers = piece[: self._LONGEST].split(b"h", 1)[0].split(b"l", 1)[0]
+            switch = piece[len(numbers) : len(numbers) + 1]
+            if switch and all(part.isdigit() for part in numbers.split(b";")):
+                self._switch([int(part) for part in numbers.split(b";")], switch)
+        start = text.rfind(b"\x1b", max(0, len(text) - self._LONGEST))
+        is_open = start >= 0 and not text[start + 1 :].lstrip(b"[?0123456789;")
+        self._kept = text[start:] if is_open else b""
+
+    def _switch(self, numbers: list[int], switch: bytes) -> None:
+        for number in numbers:
+            self._modes.pop(number, None)
+            if len(self._modes) < self._MOST:
+                self._modes[number] = switch
+
+    def sequences(self) -> bytes:
+        """Return what switches them all, in the order in which they were."""
+        return b"".join(b"\x1b[?%d%b" % pair for pair in self._modes.items())
+
+
 class PersonTerminal:
     """The terminal that this program was started on, as the other end of a command's terminal.
 
@@ -106,6 +147,38 @@ class PersonTerminal:
         self._keys = b""
         self._printed = memoryview(b"")
         self._last_key: int | None = None
+        # Of a terminal that goes on when the person leaves it
+        self.can_leave = self.is_leaving = self._has_leave_key = False
+        self._switched = _SwitchedModes()
+
+    @property
+    def modes(self) -> bytes:
+        """What switches another terminal to the modes that the command has switched this one to."""
+        return self._switched.sequences()
+
+    @modes.setter
+    def modes(self, sequences: bytes) -> None:
+        self._switched.note(sequences)
+
+    def show_last(self, printed: bytes, lost: int, *, is_new: bool) -> None:
+        """Show what was printed while nobody was there; unless it is new, have the program draw itself again."""
+        note = f"\r\n[{lost} bytes in between are not shown]\r\n".encode() if lost else b""
+        shown = self.modes + note + printed
+        if printed:
+            self._note(shown)
+            self._switched.note(printed)
+        self._printed = memoryview(shown)
+        self._show_all()
+        if is_new or self._master < 0:
+            return
+        try:
+            size = os.get_terminal_size(self._tty)
+            # A program draws itself when its terminal gets another size, and some only if that differs
+            set_size(self._master, max(1, size.lines - 1), size.columns)
+            time.sleep(_REDRAW_S)
+        except OSError:
+            return
+        self._resize()
 
     @property
     def is_begun(self) -> bool:
@@ -242,9 +315,28 @@ class PersonTerminal:
         if not self._keys:
             raise Terminated(SIGHUP)
         self._last_key = self._keys[-1]
+        if self.can_leave:
+            self._keys = self._without_leaving(self._keys)
         if self._is_impatient:
             self._count_interrupts(self._keys)
         self._pass_keys()
+
+    def _without_leaving(self, keys: bytes) -> bytes:
+        """Return keys without those that leave the terminal; the first of these waits for the next key."""
+        passed = bytearray()
+        for key in keys:
+            if self._has_leave_key:
+                self._has_leave_key = False
+                if key == _LEAVES:
+                    self.is_leaving = True
+                    break
+                # Twice is once; before any other key it is itself
+                passed += bytes([key] if key == _LEAVE else [_LEAVE, key])
+            elif key == _LEAVE:
+                self._has_leave_key = True
+            else:
+                passed.append(key)
+        return bytes(passed)
 
     def _count_interrupts(self, keys: bytes) -> None:
         """Give a command up that does not end by several Ctrl-C."""
@@ -289,6 +381,8 @@ class PersonTerminal:
             self._master = -1
             return b""
         self._note(chunk)
+        if self.can_leave:
+            self._switched.note(chunk)
         self._printed = memoryview(chunk)
         self._show()
         return chunk

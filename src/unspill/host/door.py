@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import os
 import resource
 import select
@@ -175,6 +176,8 @@ def be_door(init: int, to: int, begin: int, protection: Protection) -> NoReturn:
     Called in a fresh fork of the spawner, in which nothing else may ever run.
     """
     try:
+        # A look at all that the spawner has would make a copy of it
+        gc.freeze()
         os.read(begin, 1)
         sock = _move_in(init, to)
         try:

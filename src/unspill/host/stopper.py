@@ -114,7 +114,7 @@ class Stopper:
         """Return the paths, as the sandbox has them, of what is mapped and shared; None for too many of them."""
         found: set[bytes] = set()
         for pid in self._list(is_stopped=False)[0]:
-            for line in _read_all(b"/proc/%d/maps" % pid).splitlines():
+            for line in _maps_of(pid).splitlines():
                 words = line.split(maxsplit=5)
                 if len(words) == 6 and words[1][3:4] == b"s" and words[5].startswith(b"/"):
                     found.add(words[5])
@@ -277,6 +277,17 @@ def _tracer_of(pid: int, tid: int) -> int:
 def _is_in_vfork(pid: int, tid: int) -> bool:
     is_waiting = _state_of(pid, tid)[0] == b"D"
     return is_waiting and _read_all(b"/proc/%d/task/%d/syscall" % (pid, tid)).split(b" ")[0] in _VFORKS
+
+
+def _maps_of(pid: int) -> bytes:
+    """Return what a process has mapped, as any of its threads tells: a first one that has ended tells nothing."""
+    if found := _read_all(b"/proc/%d/maps" % pid):
+        return found
+    try:
+        threads = os.listdir(b"/proc/%d/task" % pid)
+    except OSError:
+        return b""
+    return next(filter(None, (_read_all(b"/proc/%d/task/%b/maps" % (pid, tid)) for tid in threads)), b"")
 
 
 def _read_all(path: bytes) -> bytes:

@@ -8,19 +8,32 @@ when all stood still is copied again too, and so is what changed since that begi
 moment. Where the filesystem's clock is coarse, a change within two ticks of the last look can't be told, and counts as
 one.
 
+Commands may put a link in the place of a directory at any moment, so all trees are reached by descriptors, and what is
+read must be what was looked at.
+
 Unchanged files are hard links to the last copy's. Whatever the last copy had and the layer no longer has is marked as
 deleted: it may be in the project by now. A repository's own directory is left out.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
 
 from unspill.errors import SandboxUnavailable
-from unspill.host.dirfd import Copier
-from unspill.host.overlay import FOREIGN, OPAQUE, is_user_attribute, is_whiteout, list_attributes, make_whiteout
+from unspill.host.dirfd import Beneath, Copier
+from unspill.host.overlay import (
+    FOREIGN,
+    OPAQUE,
+    is_opaque,
+    is_user_attribute,
+    is_whiteout,
+    list_attributes,
+    make_whiteout,
+)
+from unspill.layers.trees import close_again, open_to_owner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +51,8 @@ _SMALL = 1 << 20
 _BLOCK = 512
 _TRIES = 3
 _PROBES = 3
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOKUP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _REPOSITORY = b".git"
@@ -58,23 +73,28 @@ class LayerCopy:
         self._buried: set[bytes] = set()
         self._copier = Copier()
         self._is_coarse = False
+        # While something is copied: the layer, the copy, and the last copy
+        self._from: Beneath
+        self._to: Beneath
+        self._before: Beneath | None = None
 
     def begin(self, begun_ns: int, mapped: Collection[bytes] | None) -> None:
         """Copy everything while commands may go on; `mapped` was so after the moment that it begun."""
         os.mkdir(self.dest, 0o700)
         self._is_coarse = is_coarse(self.dest)
         found = walk(self.upper)
-        is_known = mapped is not None and all(path in found or path.endswith(_DELETED) for path in mapped)
+        is_known = mapped is not None and all(path in found for path in mapped)
         shared = self._inodes(found, mapped if is_known else None)
         since = begun_ns - _TICK_NS
-        for path, look in found.items():
-            may_be_written = stat.S_ISREG(look[0]) and (look[1] in shared or look[4] >= since)
-            self._looks[path] = None if may_be_written else self._told(look)
-            try:
-                self._copy(path, look)
-            except OSError:
-                # It moves, or can't be read: looked at again when everything stands still
-                self._looks[path] = None
+        with _Trees(self):
+            for path, look in found.items():
+                may_be_written = stat.S_ISREG(look[0]) and (look[1] in shared or look[4] >= since)
+                self._looks[path] = None if may_be_written else self._told(look)
+                try:
+                    self._copy(path, look)
+                except OSError:
+                    # It moves, or can't be read: looked at again when everything stands still
+                    self._looks[path] = None
 
     def catch_up(self, mapped: Collection[bytes] | None) -> None:
         """Copy again what has moved; `mapped` are paths in the layer, None for any. Everything stands still.
@@ -89,7 +109,9 @@ class LayerCopy:
             for _ in range(_TRIES):
                 moved = [path for path, look in found.items() if self._has_moved(path, look, self._mapped | last)]
                 gone = [path for path in self._looks if path not in found]
-                if not self._copy_again(found, moved, gone):
+                with _Trees(self):
+                    has_copied = self._copy_again(found, moved, gone)
+                if not has_copied:
                     break
                 last, before = set(), found
                 found = walk(self.upper, is_strict=True)
@@ -106,20 +128,25 @@ class LayerCopy:
 
     def finish(self) -> None:
         """Mark what is gone since the last copy, and give directories their modes; commands may go on."""
-        self._buried = self._bury(self.dest, self._looks, self._opaque)
-        for path, mode in sorted(self._modes.items(), reverse=True):
-            os.chmod(_join(self.dest, path), stat.S_IMODE(mode))
+        with Beneath(os.open(self.dest, _DIRECTORY)) as tree:
+            self._buried = self._bury(tree, self._looks, self._modes, self._opaque)
+            for path, mode in sorted(self._modes.items(), reverse=True):
+                os.fchmod(tree.directory(path), stat.S_IMODE(mode))
         # Only the next copy needs this one
         self._last = None
 
     def bury_in_layer(self) -> None:
         """Mark in the layer itself what is gone since this copy: nothing has it mounted any more."""
         found = walk(self.upper)
-        opaque = {path for path, look in found.items() if stat.S_ISDIR(look[0]) and _is_opaque(self.upper, path)}
+        directories = {path for path, look in found.items() if stat.S_ISDIR(look[0])}
         follower = LayerCopy(self.upper, self.upper, self)
-        follower._bury(self.upper, found, opaque)
+        with Beneath(os.open(self.upper, _DIRECTORY)) as tree:
+            opaque = {path for path in directories if _is_opaque_in(tree, path)}
+            follower._bury(tree, found, directories, opaque)
 
-    def _bury(self, top: bytes, looks: Collection[bytes], opaque: set[bytes]) -> set[bytes]:
+    def _bury(
+        self, tree: Beneath, looks: Collection[bytes], directories: Collection[bytes], opaque: set[bytes]
+    ) -> set[bytes]:
         if self._last is None:
             return set()
         known = {path for path, look in self._last._looks.items() if look is None or not stat.S_ISCHR(look[0])}
@@ -127,10 +154,10 @@ class LayerCopy:
         made: set[bytes] = set()
         for path in gone:
             above = path.rpartition(b"/")[0]
-            if above in looks and not _hidden(above, opaque):
+            if above in directories and not _hidden(above, opaque):
                 try:
-                    make_whiteout(_join(top, path))
-                except (FileExistsError, NotADirectoryError):
+                    _mark_deleted(*tree.parent(path))
+                except FileExistsError:
                     continue
                 made.add(path)
         return made
@@ -144,71 +171,102 @@ class LayerCopy:
         return self._looks.get(path) != look or (look[1] in mapped and stat.S_ISREG(look[0]))
 
     def _inodes(self, found: dict[bytes, Look], mapped: Collection[bytes] | None) -> set[int]:
-        if mapped is None:
+        # What was deleted may have another name here, which nothing tells
+        if mapped is None or any(path.endswith(_DELETED) for path in mapped):
             return {look[1] for look in found.values()}
         return {found[path][1] for path in mapped if path in found}
 
     def _copy_again(self, found: dict[bytes, Look], moved: Iterable[bytes], gone: Iterable[bytes]) -> bool:
         """Bring the copy up to date; tell whether anything but directories was copied."""
         for path in sorted(gone, reverse=True):
-            _remove(_join(self.dest, path))
+            self._remove(path)
             del self._looks[path]
             self._opaque.discard(path)
         has_copied = False
         for path in moved:
             look = found[path]
-            place = _join(self.dest, path)
             is_dir = stat.S_ISDIR(look[0])
-            if not (is_dir and os.path.isdir(place) and not os.path.islink(place)):
-                _remove(place)
+            if not (is_dir and self._has_directory(path)):
+                self._remove(path)
             self._copy(path, look, is_fresh=True)
             self._looks[path] = look
             has_copied |= not is_dir
         return has_copied
 
+    def _has_directory(self, path: bytes) -> bool:
+        there = self._to.find(path) if path else os.fstat(self._to.root_fd)
+        return there is not None and stat.S_ISDIR(there.st_mode)
+
+    def _remove(self, path: bytes) -> None:
+        try:
+            fd, name = self._to.parent(path)
+            os.unlink(name, dir_fd=fd)
+        except FileNotFoundError:
+            return
+        except IsADirectoryError:
+            self._to.forget(path)
+            fd, name = self._to.parent(path)
+            os.rmdir(name, dir_fd=fd)
+
     def _copy(self, path: bytes, look: Look, *, is_fresh: bool = False) -> None:
-        source, dest, mode = _join(self.upper, path), _join(self.dest, path), look[0]
+        """Copy an entry.
+
+        Raises:
+            OSError: it can't be copied, or is not what was looked at.
+        """
+        mode = look[0]
+        if stat.S_ISDIR(mode):
+            self._copy_directory(path, look)
+            return
+        source, name = self._from.parent(path)
+        dest, _name = self._to.parent(path)
         match stat.S_IFMT(mode):
             case stat.S_IFREG:
                 if is_fresh or not self._link(path, look, dest):
-                    self._copy_file(source, dest, look)
-            case stat.S_IFDIR:
-                self._copy_directory(path, source, dest)
+                    self._copy_file(source, dest, name, look)
             case stat.S_IFLNK:
-                os.symlink(os.readlink(source), dest)
+                fd = os.open(name, _LOOKUP, dir_fd=source)
+                try:
+                    _check(_look(os.fstat(fd)) == look)
+                    os.symlink(os.readlink(b"", dir_fd=fd), name, dir_fd=dest)
+                finally:
+                    os.close(fd)
             case stat.S_IFCHR | stat.S_IFBLK:
-                if is_whiteout(os.lstat(source)):
-                    make_whiteout(dest)
+                status = os.stat(name, dir_fd=source, follow_symlinks=False)
+                _check(_look(status) == look)
+                if is_whiteout(status):
+                    make_whiteout(name, dest)
             case _:
-                os.mknod(dest, mode)
-                os.chmod(dest, stat.S_IMODE(mode))
+                os.mknod(name, mode, dir_fd=dest)
+                os.chmod(name, stat.S_IMODE(mode), dir_fd=dest)
 
-    def _link(self, path: bytes, look: Look, dest: bytes) -> bool:
+    def _link(self, path: bytes, look: Look, dest: int) -> bool:
         """Take a file of the last copy, if it is still the same."""
         last = self._last
-        if last is None or last._looks.get(path) != look or look[1] in last._mapped:
+        if last is None or self._before is None or last._looks.get(path) != look or look[1] in last._mapped:
             return False
         try:
-            os.link(_join(last.dest, path), dest, follow_symlinks=False)
+            source, name = self._before.parent(path)
+            os.link(name, name, src_dir_fd=source, dst_dir_fd=dest, follow_symlinks=False)
         except OSError:
             return False
         return True
 
-    def _copy_file(self, source: bytes, dest: bytes, look: Look) -> None:
-        names = os.listxattr(source, follow_symlinks=False)
-        from_fd = os.open(source, _SOURCE)
+    def _copy_file(self, source: int, dest: int, name: bytes, look: Look) -> None:
+        from_fd = os.open(name, _SOURCE, dir_fd=source)
         try:
-            to_fd = os.open(dest, _NEW, 0o600)
+            status = os.fstat(from_fd)
+            _check(_look(status) == look)
+            to_fd = os.open(name, _NEW, 0o600, dir_fd=dest)
             try:
-                status = os.fstat(from_fd)
                 size = status.st_size
                 if size > _SMALL or status.st_blocks * _BLOCK < size:
                     self._copier.copy(from_fd, to_fd, status)
                 elif size:
                     _send(from_fd, to_fd, size)
-                for name in names:
-                    if is_user_attribute(name) or name in FOREIGN:
-                        os.setxattr(to_fd, name, os.getxattr(from_fd, name))
+                for attribute in os.listxattr(from_fd):
+                    if is_user_attribute(attribute) or attribute in FOREIGN:
+                        os.setxattr(to_fd, attribute, os.getxattr(from_fd, attribute))
                 os.fchmod(to_fd, stat.S_IMODE(status.st_mode))
                 os.utime(to_fd, ns=(look[3], status.st_mtime_ns))
             finally:
@@ -216,19 +274,50 @@ class LayerCopy:
         finally:
             os.close(from_fd)
 
-    def _copy_directory(self, path: bytes, source: bytes, dest: bytes) -> None:
-        if not os.path.isdir(dest):
-            os.mkdir(dest, 0o700)
-        names = {name for name in list_attributes(source) if is_user_attribute(name) or name in (OPAQUE, *FOREIGN)}
-        for name in list_attributes(dest):
-            if name not in names and name.startswith("user."):
-                os.removexattr(dest, name, follow_symlinks=False)
-        for name in names:
-            os.setxattr(dest, name, os.getxattr(source, name, follow_symlinks=False), follow_symlinks=False)
-        if _is_opaque(dest, b""):
+    def _copy_directory(self, path: bytes, look: Look) -> None:
+        source = self._from.directory(path)
+        # What else it looks like changes with every entry that comes or goes
+        _check(os.fstat(source).st_ino == look[1])
+        if not self._has_directory(path):
+            fd, name = self._to.parent(path)
+            os.mkdir(name, 0o700, dir_fd=fd)
+        dest = self._to.directory(path)
+        kept = {one for one in list_attributes(source) if is_user_attribute(one) or one in (OPAQUE, *FOREIGN)}
+        for attribute in list_attributes(dest):
+            if attribute not in kept and attribute.startswith("user."):
+                os.removexattr(dest, attribute)
+        for attribute in kept:
+            os.setxattr(dest, attribute, os.getxattr(source, attribute))
+        if OPAQUE in kept and is_opaque(dest):
             self._opaque.add(path)
         else:
             self._opaque.discard(path)
+
+
+class _Trees:
+    """The trees of a copy, open while something is copied."""
+
+    def __init__(self, copy: LayerCopy) -> None:
+        self._copy = copy
+        self._opened: list[Beneath] = []
+
+    def __enter__(self) -> None:
+        copy = self._copy
+        copy._from = self._open(copy.upper)
+        copy._to = self._open(copy.dest)
+        copy._before = None if copy._last is None else self._open(copy._last.dest)
+
+    def _open(self, top: bytes) -> Beneath:
+        try:
+            self._opened.append(Beneath(os.open(top, _DIRECTORY)))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self._opened[-1]
+
+    def __exit__(self, *_details: object) -> None:
+        while self._opened:
+            self._opened.pop().close()
 
 
 def walk(top: bytes, *, is_strict: bool = False) -> dict[bytes, Look]:
@@ -239,23 +328,28 @@ def walk(top: bytes, *, is_strict: bool = False) -> dict[bytes, Look]:
     Raises:
         OSError: `is_strict`, and there is something like that.
     """
-    found: dict[bytes, Look] = {b"": _look(os.lstat(top))}
+    found: dict[bytes, Look] = {}
     waiting = [b""]
-    while waiting:
-        here = waiting.pop()
-        prefix = here + b"/" if here else b""
-        try:
-            with os.scandir(_join(top, here)) as entries:
-                for entry in entries:
-                    name = entry.name
-                    if name == _REPOSITORY:
-                        continue
-                    found[prefix + name] = _look(entry.stat(follow_symlinks=False))
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(prefix + name)
-        except OSError:
-            if is_strict:
-                raise
+    with Beneath(os.open(top, _DIRECTORY)) as tree:
+        found[b""] = _look(os.fstat(tree.root_fd))
+        while waiting:
+            here = waiting.pop()
+            prefix = here + b"/" if here else b""
+            try:
+                fd = tree.directory(here)
+                _check(os.fstat(fd).st_ino == found[here][1])
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        name = os.fsencode(entry.name)
+                        if name == _REPOSITORY:
+                            continue
+                        look = found[prefix + name] = _look(entry.stat(follow_symlinks=False))
+                        # Not what the entry says: it may be another one by now
+                        if stat.S_ISDIR(look[0]):
+                            waiting.append(prefix + name)
+            except OSError:
+                if is_strict:
+                    raise
     return found
 
 
@@ -273,15 +367,38 @@ def _look(found: os.stat_result) -> Look:
     return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink
 
 
-def _join(top: bytes, path: bytes) -> bytes:
-    return top + b"/" + path if path else top
+def _check(is_same: bool) -> None:
+    """Give up on what is not what was looked at.
+
+    Raises:
+        OSError: it is not.
+    """
+    if not is_same:
+        raise OSError(errno.ESTALE, "it moves")
 
 
-def _is_opaque(top: bytes, path: bytes) -> bool:
+def _is_opaque_in(tree: Beneath, path: bytes) -> bool:
     try:
-        return os.getxattr(_join(top, path), OPAQUE, follow_symlinks=False) == b"y"
+        return is_opaque(tree.directory(path))
     except OSError:
         return False
+
+
+def _mark_deleted(directory: int, name: bytes) -> None:
+    """Make a whiteout, also in a directory that a command has closed."""
+    try:
+        make_whiteout(name, directory)
+        return
+    except PermissionError:
+        pass
+    mode, path = stat.S_IMODE(os.fstat(directory).st_mode), b"/proc/self/fd/%d" % directory
+    open_to_owner(path, mode)
+    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        make_whiteout(name, opened)
+    finally:
+        close_again(opened, mode)
+        os.close(opened)
 
 
 def _hidden(path: bytes, opaque: set[bytes]) -> bool:
@@ -297,12 +414,3 @@ def _send(source: int, dest: int, size: int) -> None:
     at = 0
     while at < size and (sent := os.sendfile(dest, source, at, size - at)):
         at += sent
-
-
-def _remove(path: bytes) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    except IsADirectoryError:
-        os.rmdir(path)

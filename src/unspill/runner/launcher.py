@@ -60,6 +60,7 @@ _WITH_PARENT = b"--die-with-parent"
 _DIRECTORIES = {b"none": errno.ENOENT, b"file": errno.ENOTDIR, b"closed": errno.EACCES}
 _PROGRAMS = {b"program": errno.ENOENT, b"mode": errno.EACCES}
 _LONGEST = 64
+_STATUS_BYTES = 4096
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DYING_MS = 5000
 _SETTLING_S = 0.05
@@ -363,11 +364,12 @@ def fresh_directories(plan: Plan) -> tuple[bytes, ...]:
 
 def umask_of_caller() -> int:
     """Return this process's umask without the moment in which another thread would see a changed one."""
-    with open("/proc/self/status", "rb") as status:
-        for line in status:
-            if line.startswith(b"Umask:"):
-                return int(line.split()[1], 8)
-    return 0o022
+    fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        after = os.read(fd, _STATUS_BYTES).partition(b"\nUmask:")[2]
+    finally:
+        os.close(fd)
+    return int(after.split(None, 1)[0], 8) if after else 0o022
 
 
 class StartReport:

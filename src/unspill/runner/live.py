@@ -90,6 +90,8 @@ _ANSWER_MS = 5_000
 _KILLED = 137
 # The device that every master of a terminal was opened by
 _PTMX = os.makedev(5, 2)
+# What differs between plans for one sandbox, or is compared by itself
+_OF_COMMAND = frozenset(("argv", "cwd", "environ", "limits", "mounts"))
 _REMEDY = "Run it without a live sandbox."
 _NO_TTY = "Run it without a terminal: `--no-tty`."
 
@@ -211,6 +213,7 @@ class LiveSandbox:
             # A fence is around directories that are there when it is set
             if self._door is None or (plan.profile == "strict" and self._is_fence_old):
                 self._ask_for_door(plan)
+            self._await_answers()
             self._await_door()
             self._enter_ports()
         if is_given_up(control.cancel_fd):
@@ -295,10 +298,7 @@ class LiveSandbox:
                 self._launched.ask(("refresh", len(self._attached)), tuple(self._filesystems))
                 self._expected.append("refreshed")
             elif not self._attached:
-                self._attached = overlays_of(plan)
-                self._is_used, self._is_fence_old = False, True
-                self._launched.ask(("attach", self._attached))
-                self._expected.append("attached")
+                self._ask_to_attach(overlays_of(plan))
                 if plan.profile == "strict":
                     self._ask_for_door(plan)
 
@@ -597,15 +597,21 @@ class LiveSandbox:
             self._close()
 
     def _attach(self, overlays: Overlays) -> None:
+        """Have layers attached; whether they are is among the answers that are awaited next."""
         self._await_answers()
         # Layers that were used show what somebody has looked up, and not always what is there
         if self._attached == overlays and not self._is_used:
             return
         if self._attached:
             self._ask_to_detach()
-        self._ask(("attach", overlays), "attached")
+        self._ask_to_attach(overlays)
+
+    def _ask_to_attach(self, overlays: Overlays) -> None:
+        assert self._launched is not None
         self._attached = overlays
         self._is_used, self._is_fence_old = False, True
+        self._launched.ask(("attach", overlays))
+        self._expected.append("attached")
 
     def _ask_to_detach(self) -> None:
         self._attached = ()
@@ -780,13 +786,12 @@ def _is_for_same(plan: Plan, other: Plan) -> bool:
         return False
     if len(plan.mounts) != len(other.mounts):
         return False
-    pairs = zip(plan.mounts, other.mounts, strict=True)
-    if not all(ours is theirs or (_is_exchanged(ours, theirs) and ours.dest == theirs.dest) for ours, theirs in pairs):
-        return False
-    copied = plan.replace(
-        argv=other.argv, cwd=other.cwd, environ=other.environ, limits=other.limits, mounts=other.mounts
-    )
-    return copied == other
+    if plan.mounts is not other.mounts:
+        pairs = zip(plan.mounts, other.mounts, strict=True)
+        if not all(one is two or (_is_exchanged(one, two) and one.dest == two.dest) for one, two in pairs):
+            return False
+    fields = plan.as_dict().keys() - _OF_COMMAND
+    return all(getattr(plan, field) == getattr(other, field) for field in fields)
 
 
 def _is_exchanged(*operations: MountOp) -> bool:

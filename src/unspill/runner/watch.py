@@ -105,6 +105,8 @@ _CLOSED = (
     "`unspill discard` undoes it. Otherwise choose another directory."
 )
 
+_CROWDED = "There are too many processes (`limits.processes`): end some, or wait until they have ended."
+
 # What a run may not eat: a machine without free space or memory hurts more than a run that is ended
 FREE_SPACE_KEPT = 256 * 1024 * 1024
 FREE_INODES_KEPT = 10_000
@@ -150,6 +152,8 @@ def outcome_from(status: bytes, stderr: bytes) -> Outcome:
 def not_executed(program: bytes, code: int) -> NeverStarted:
     """Return the outcome of a command that execve(2) refused with an errno."""
     reason = f"{show(program)}: {os.strerror(code)}"
+    if code == errno.EAGAIN:
+        return NeverStarted(reason=reason, remedy=_CROWDED)
     return _not_executed(reason, is_missing=code == errno.ENOENT)
 
 
@@ -820,12 +824,13 @@ def free_bytes(path: bytes) -> int:
 
 def free_memory() -> int:
     """Return the bytes that programs can still have, without others being hurt."""
-    free = 0
-    with open("/proc/meminfo", "rb") as file:
-        for line in file:
-            if line.startswith(_COUNTED):
-                free += int(line.split()[1]) * 1024
-    return free
+    fd = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(fd, _CHUNK)
+    finally:
+        os.close(fd)
+    found = (text.partition(key)[2] for key in _COUNTED)
+    return sum(int(after.split(None, 1)[0]) * 1024 for after in found if after)
 
 
 def _is_too_much(stopped: Outcome) -> bool:

@@ -726,11 +726,20 @@ def _as_applied(project: Project, operation: Operation) -> Applied:
 
 
 def apply_checkpoint(
-    project: Project, run: RunId, changes: ChangeSet, stacks: tuple[Stack, ...], own: Mapping[bytes, OwnEntries]
+    project: Project,
+    run: RunId,
+    changes: ChangeSet,
+    stacks: tuple[Stack, ...],
+    own: Mapping[bytes, OwnEntries],
+    selection: Selection | None = None,
 ) -> Applied:
     """Apply changes of a copy of the layers of a run that goes on; the copy is on top of the stacks, and stays.
 
-    `own` are entries that earlier ones have put there; those of this one are added. The sandbox's lock is held.
+    `own` are entries that earlier ones have put there; those of this one are added. A `selection` is a person's. The
+    sandbox's lock is held.
+
+    Raises:
+        UsageError: the selection chooses nothing.
     """
     preload(project.roots, after_run=True)
     end_interrupted(project.store)
@@ -738,6 +747,9 @@ def apply_checkpoint(
     is_all = all(layer.run == run for stack in stacks for layer in stack.sealed)
     reviewed = changes.replace(layers=uppers if is_all else ())
     request = ApplyRequest(reviewed=reviewed, run=run, asked_by="run", automatic=True)
+    if selection is not None:
+        # Still a run's: the layer that it is of stays, so undoing it changes nothing of what is held
+        request = request.replace(selection=selection)
     marks = {stack.live: stack.sealed[-1].mark.ctime_ns for stack in stacks}
     unedited = {
         part.root: own[part.root].unedited(part.root, (change.path for change in part.changes), marks[part.root])
@@ -749,6 +761,8 @@ def apply_checkpoint(
     except OSError as error:
         return Applied(is_held=True, problem=f"the checkpoint can't be read: {error.strerror}")
     except UnspillError as error:
+        if selection is not None:
+            raise
         return Applied(is_held=True, problem=error.message)
     if operation.number:
         for root, entries in own.items():

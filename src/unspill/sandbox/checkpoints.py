@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from unspill.layers.lifecycle import OpenRun
+    from unspill.model.change import Selection
     from unspill.model.operation import Operation
     from unspill.model.plan import Plan
     from unspill.model.run import LayerId, RunId, Stack
@@ -72,18 +73,24 @@ class SpanCopies:
         self._copies: dict[bytes, tuple[LayerId, LayerCopy]] = {}
         self.own: dict[bytes, OwnEntries] = {root: OwnEntries() for root in project.roots}
 
-    def take(self, live: LiveSandbox, under_way: OpenRun, plan: Plan, *, is_applied: bool) -> Checkpoint:
-        """Take a checkpoint, and apply what was changed since the last one if it is to be.
+    def take(
+        self, live: LiveSandbox, under_way: OpenRun, plan: Plan, selection: Selection | None = None, *, is_applied: bool
+    ) -> Checkpoint:
+        """Take a checkpoint, and apply what was changed since the last one if it is to be; or what a selection chooses.
 
         Raises:
+            UsageError: the selection chooses nothing.
             SandboxUnavailable: it can't be taken.
         """
         store = self._project.store
         made: dict[bytes, tuple[LayerId, LayerCopy]] = {}
         try:
             still = self._copy(live, under_way, plan, made)
-            whole = join(self._scan(stack, made[stack.live][1]) for stack in under_way.stacks)
             since = join(self._scan(stack, made[stack.live][1], is_since=True) for stack in under_way.stacks)
+            # Only what is applied is compared with the project
+            whole = since
+            if (is_applied or selection is not None) and self._copies:
+                whole = join(self._scan(stack, made[stack.live][1]) for stack in under_way.stacks)
         except BaseException as error:
             drop_copies(store, tuple(layer for layer, _copy in made.values()))
             if isinstance(error, OSError):
@@ -92,12 +99,15 @@ class SpanCopies:
         old, self._copies = self._copies, made
         applied = Applied(is_held=bool(since))
         hints = (*self._host_edits(under_way), *_git_hints(under_way), *_stop_hints(still.used))
-        if is_applied and (chosen := self.only(whole, since)):
-            stacks = tuple(self._with_copy(stack, under_way.run.id) for stack in under_way.stacks)
-            applied = apply_checkpoint(self._project, under_way.run.id, chosen, stacks, self.own)
-        elif is_applied:
-            applied = Applied()
-        drop_copies(store, tuple(layer for layer, _copy in old.values()))
+        try:
+            chosen = self.only(whole, since) if selection is None else whole
+            if selection is not None or (is_applied and chosen):
+                stacks = tuple(self._with_copy(stack, under_way.run.id) for stack in under_way.stacks)
+                applied = apply_checkpoint(self._project, under_way.run.id, chosen, stacks, self.own, selection)
+            elif is_applied:
+                applied = Applied()
+        finally:
+            drop_copies(store, tuple(layer for layer, _copy in old.values()))
         return Checkpoint(
             changes=since,
             held=applied.is_held,

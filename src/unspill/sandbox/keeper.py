@@ -29,22 +29,39 @@ from unspill.errors import SandboxUnavailable, UnspillError, UsageError
 from unspill.host.dirfd import make_pipe
 from unspill.layers.locks import SandboxLock, keeper_files, refuse_served, tell_kept
 from unspill.model import change, operation, run
+from unspill.model.change import Selection
 from unspill.model.run import InheritedInput, NeverStarted, RunId, SandboxId, Started, exit_code_of
 from unspill.record import Record
 from unspill.sandbox.result import RunResult, unsettled_text
 from unspill.sandbox.sandbox import Sandbox
 from unspill.sandbox.scan import cancelled_line
+from unspill.sandbox.terminal import KeptTerminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any, Self
+    from typing import Any, Protocol, Self
 
+    from unspill.model.operation import Operation
     from unspill.model.policy import After
-    from unspill.model.run import Event
+    from unspill.model.run import Event, Hint
     from unspill.runner.background import BackgroundRun
     from unspill.runner.watch import AttachedTerminal
     from unspill.sandbox.ports import WantedPorts
+    from unspill.sandbox.terminal import Seat
+
+    class Sitter(AttachedTerminal, Protocol):
+        """Who is at a terminal that can be left: `is_leaving` when they want to, with `modes` for the next one.
+
+        `show_last` shows what was printed while nobody was there, and has the program draw itself again.
+        """
+
+        can_leave: bool
+        is_leaving: bool
+        modes: bytes
+
+        def show_last(self, printed: bytes, lost: int, *, is_new: bool) -> None: ...
+
 
 _LENGTH_BYTES = 4
 # A command has at most 2 MiB, its variables too, and JSON may take six letters for each of their bytes
@@ -53,6 +70,7 @@ _LONGEST_ANSWER = 1 << 31
 _MOST_CLIENTS = 64
 _MOST_ENDED = 20
 _MOST_OUTPUT = 1 << 18
+_MOST_MODES = 1 << 12
 # How long a command may take to end by itself, and a client to read what its command has printed
 _GRACE_S = 2.0
 _LAST_WORDS_S = 5.0
@@ -186,6 +204,14 @@ class KeeperLink:
         found: tuple[RunResult, ...] = from_form(self.ask(what, **words)["results"])
         return found
 
+    def apply(self, selection: Selection) -> tuple[Operation | None, tuple[Hint, ...]]:
+        """Have applied what a selection chooses of what was changed so far; hunks and consents it must not have."""
+        paths, globs, overwrite = (
+            [*map(os.fsdecode, names)] for names in (selection.paths, selection.globs, selection.overwrite)
+        )
+        found = self.ask("apply", paths=paths, globs=globs, overwrite=overwrite)
+        return from_form(found["operation"]), from_form(found["hints"])
+
     def give_up(self) -> None:
         """Cancel what was asked for; the answer still comes."""
         self.sock.shutdown(socket.SHUT_WR)
@@ -307,12 +333,25 @@ def _start(sandbox: Sandbox, lock: int) -> KeeperLink:
     return link
 
 
+class Detached(Record):
+    """Somebody left the terminal of a run that goes on, or another took it."""
+
+    number: int
+    is_taken: bool = False
+
+
 class KeptSandbox:
     """A sandbox that a keeper has alive, for who runs a command in it and waits. Its `run` is like `Sandbox.run`."""
 
     def __init__(self, sandbox: Sandbox, link: KeeperLink) -> None:
         self._sandbox = sandbox
-        self._link = link
+        self.link = link
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        self.link.close()
 
     def options(
         self,
@@ -330,14 +369,14 @@ class KeptSandbox:
 
     def start(self, command: str | list[str], **options: Any) -> tuple[dict[str, Any], RunResult | None]:
         """Start a background run; return what `unspill ps` shows of it, and its result if it could not be begun."""
-        found = self._link.ask("start", command=command, options=self.options(command, **options))
+        found = self.link.ask("start", command=command, options=self.options(command, **options))
         return found["run"], from_form(found["result"])
 
     def open_ports(self, ports: WantedPorts) -> dict[int, int]:
         """Open ports for as long as the keeper has the sandbox; return which of the host's leads to which inside."""
         for port in ports.expose:
-            self._link.ask("expose", host=port)
-        asked = [(inside, self._link.ask("publish", inside=inside, host=host)) for inside, host in ports.publish]
+            self.link.ask("expose", host=port)
+        asked = [(inside, self.link.ask("publish", inside=inside, host=host)) for inside, host in ports.publish]
         return {answer["number"]: inside for inside, answer in asked}
 
     def run(
@@ -346,7 +385,8 @@ class KeptSandbox:
         *,
         on_event: Callable[[Event], None],
         stdin: int | None = None,
-        attach: AttachedTerminal | None = None,
+        attach: Sitter | None = None,
+        kept: bool = False,
         limits: object = None,
         approver: object = None,
         network: bool = False,
@@ -359,8 +399,10 @@ class KeptSandbox:
         alone: bool = False,
         on_wait: object = None,
         **options: Any,
-    ) -> RunResult:
+    ) -> RunResult | Detached:
         """Run a command beside those that are alive. What a live sandbox can't have is refused.
+
+        Whoever is at its terminal may leave it; if it is to be `kept`, it also goes on when they are gone otherwise.
 
         Raises:
             UnspillError: as `Live.run`.
@@ -371,51 +413,86 @@ class KeptSandbox:
                 f"background runs use sandbox {self._sandbox.name!r}, and what they share stays as it is",
                 remedy=f"End them first (unspill stop {self._sandbox.name}), or use another sandbox: --sandbox NAME.",
             )
-        words = {"command": command, "options": self.options(command, **options)}
-        try:
-            if attach is None:
-                given = () if stdin is None else (stdin,)
-                return self._until_result(self._link.ask("run", given, **words), on_event)
+        words: dict[str, Any] = {"command": command, "options": self.options(command, **options)}
+        if attach is not None:
             # A terminal that does not know its size says 0
             rows, columns = attach.size
-            send(self._link.sock, {"do": "terminal", **words, "size": [rows or 24, columns or 80]})
-            return self._until_detached(attach, on_event)
+            words |= {"do": "terminal", "size": [rows or 24, columns or 80], "kept": kept}
+            return self._at_terminal(words, attach, on_event)
+        try:
+            given = () if stdin is None else (stdin,)
+            return self._until_result(self.link.ask("run", given, **words), on_event)
         except UnspillError:
             raise
         except BaseException as error:
             # Ctrl-C, or nobody reads what is printed any more
-            self._link.give_up()
-            result = self._until_result(self._link.answer(), lambda _event: None)
-            is_open = result.unsettled
-            error.add_note(f"Cancelled. {unsettled_text(result.shared_with)}" if is_open else cancelled_line(result))
+            self.link.give_up()
+            self._note_end(error, self._until_result(self.link.answer(), lambda _event: None))
             raise
+
+    def attach(self, number: int, attach: Sitter, on_event: Callable[[Event], None]) -> RunResult | Detached:
+        """Sit down at the terminal of a run, until it ends or is left. Raises as `run`."""
+        return self._at_terminal({"do": "attach", "run": number}, attach, on_event)
+
+    def _at_terminal(
+        self, words: dict[str, Any], attach: Sitter, on_event: Callable[[Event], None]
+    ) -> RunResult | Detached:
+        try:
+            send(self.link.sock, words)
+            return self._until_left(attach, on_event)
+        except UnspillError:
+            raise
+        except BaseException as error:
+            # A signal, or the terminal is gone
+            self.link.give_up()
+            answer = self.link.answer()
+            while not {"result", "detached", "taken"} & answer.keys():
+                answer = self.link.answer()
+            if "result" in answer:
+                self._note_end(error, from_form(answer["result"]))
+            else:
+                error.add_note("It goes on: see `unspill ps`.")
+            raise
+
+    def _note_end(self, error: BaseException, result: RunResult) -> None:
+        is_open = result.unsettled
+        error.add_note(f"Cancelled. {unsettled_text(result.shared_with)}" if is_open else cancelled_line(result))
 
     def _until_result(self, answer: dict[str, Any], on_event: Callable[[Event], None]) -> RunResult:
         while "result" not in answer:
             if "event" in answer:
                 on_event(from_form(answer["event"]))
-            answer = self._link.answer()
+            answer = self.link.answer()
         found: RunResult = from_form(answer["result"])
         return found
 
-    def _until_detached(self, attach: AttachedTerminal, on_event: Callable[[Event], None]) -> RunResult:
-        answer, descriptors = self._link.answer_with_descriptors()
+    def _until_left(self, attach: Sitter, on_event: Callable[[Event], None]) -> RunResult | Detached:
+        answer, descriptors = self.link.answer_with_descriptors()
         if not descriptors:
             return self._until_result(answer, on_event)
         try:
+            attach.can_leave, attach.modes = True, from_form(answer["modes"])
             attach.begin(descriptors[0])
             on_event(Started(run=RunId("")))
-            while True:
+            attach.show_last(from_form(answer["printed"]), answer["lost"], is_new=answer["first"])
+            while not attach.is_leaving:
                 poll = select.poll()
-                poll.register(self._link.sock, select.POLLIN)
+                poll.register(self.link.sock, select.POLLIN)
                 for fd, events in attach.wanted().items():
                     poll.register(fd, events)
                 for fd, events in poll.poll():
-                    if fd == self._link.sock.fileno():
-                        result = self._until_result(self._link.answer(), on_event)
-                        attach.rest()
-                        return result
-                    attach.turn(fd, events)
+                    if fd != self.link.sock.fileno():
+                        attach.turn(fd, events)
+                        continue
+                    found = self.link.answer()
+                    if "taken" in found:
+                        return Detached(number=answer["run"], is_taken=True)
+                    result = self._until_result(found, on_event)
+                    attach.rest()
+                    return result
+            found = self.link.ask("detach", modes=to_form(attach.modes))
+            # It may have ended at the same moment
+            return self._until_result(found, on_event) if "result" in found else Detached(number=answer["run"])
         finally:
             attach.end()
 
@@ -446,9 +523,9 @@ class Keeper:
         self._since_ns = time.time_ns()
         # Guards what follows
         self._lock = threading.Lock()
-        self._runs: dict[int, BackgroundRun] = {}
+        self._runs: dict[int, BackgroundRun | KeptTerminal] = {}
         self._clients: dict[threading.Thread, socket.socket] = {}
-        self._tied: dict[socket.socket, BackgroundRun] = {}
+        self._tied: dict[socket.socket, BackgroundRun | KeptTerminal] = {}
         self._is_begun = self._is_ending = False
         # Set when others can reach it, or never will
         self._is_open = threading.Event()
@@ -581,8 +658,17 @@ class Keeper:
             case {"do": "run", "command": command, "options": options}:
                 stdin = InheritedInput(descriptors[0]) if descriptors else None
                 return self._run(client, command, _checked(options), stdin)
-            case {"do": "terminal", "command": command, "options": options, "size": [int(rows), int(columns)]}:
-                return self._run_on_terminal(client, command, _checked(options), (rows, columns))
+            case {
+                "do": "terminal",
+                "command": command,
+                "options": options,
+                "size": [int(rows), int(columns)],
+                "kept": bool(is_kept),
+            }:
+                kept = self._start_terminal(command, _checked(options), (rows, columns), is_kept=is_kept)
+                return self._sit(client, kept)
+            case {"do": "attach", "run": int(number)}:
+                return self._attach(client, number)
             case {"do": "output", "run": int(number), "offset": int(offset), "timeout": float(timeout)}:
                 found = self._find(number)
                 text, after, lost = found.output(max(0, offset), _MOST_OUTPUT, timeout=min(timeout, _LONGEST_WAIT_S))
@@ -593,6 +679,8 @@ class Keeper:
                 # It ends with this client
                 self._tied[client] = self._find(number)
                 return {}
+            case {"do": "apply", "paths": list(paths), "globs": list(globs), "overwrite": list(overwrite)}:
+                return self._apply(Selection(paths=_names(paths), globs=_names(globs), overwrite=_names(overwrite)))
             case {"do": "stop", "run": int(number)}:
                 return {"results": to_form(self._stop((self._find(number),)))}
             case {"do": "stop"}:
@@ -601,7 +689,7 @@ class Keeper:
 
     def _describe(self) -> dict[str, Any]:
         with self._lock:
-            runs = [_run_form(run) for run in self._runs.values()]
+            runs = [_run_form(run) for run in self._runs.values() if _is_listed(run)]
         sandbox = self._sandbox
         return {
             "pid": os.getpid(),
@@ -611,7 +699,7 @@ class Keeper:
             "runs": runs,
         }
 
-    def _find(self, number: int) -> BackgroundRun:
+    def _find(self, number: int) -> BackgroundRun | KeptTerminal:
         with self._lock:
             found = self._runs.get(number)
         if found is None:
@@ -621,15 +709,7 @@ class Keeper:
 
     def _begin(self, client: socket.socket, command: Any, options: dict[str, Any]) -> None:
         started = self._live.start(_checked_command(command), **options)
-        with self._lock:
-            ended = [number for number, one in self._runs.items() if not one.is_alive()]
-            for number in ended[: max(0, len(ended) - _MOST_ENDED)]:
-                del self._runs[number]
-            self._runs[started.number] = started
-        threading.Thread(target=self._follow, args=(started,), name="unspill-follow", daemon=True).start()
-        self._is_begun = True
-        self._wake()
-        self._is_open.wait()
+        self._add(started)
         # There is a result only of one that could not be begun
         result = None if started.is_alive() else started.wait()
         never = result is not None and isinstance(result.outcome, NeverStarted)
@@ -640,8 +720,22 @@ class Keeper:
             started.kill()
             raise
 
-    def _follow(self, run: BackgroundRun) -> None:
+    def _add(self, started: BackgroundRun | KeptTerminal) -> None:
+        """List a run, and return when others can reach it."""
+        with self._lock:
+            ended = [number for number, one in self._runs.items() if not one.is_alive()]
+            for number in ended[: max(0, len(ended) - _MOST_ENDED)]:
+                del self._runs[number]
+            self._runs[started.number] = started
+        threading.Thread(target=self._follow, args=(started,), name="unspill-follow", daemon=True).start()
+        self._is_begun = True
+        self._wake()
+        self._is_open.wait()
+
+    def _follow(self, run: BackgroundRun | KeptTerminal) -> None:
         run.join()
+        if isinstance(run, KeptTerminal):
+            run.finish()
         self._wake()
 
     def _run(
@@ -657,34 +751,74 @@ class Keeper:
         )
         return {"result": to_form(result)}
 
-    def _run_on_terminal(
-        self, client: socket.socket, command: Any, options: dict[str, Any], size: tuple[int, int]
-    ) -> dict[str, Any]:
-        """Run a command on a terminal whose master the client gets."""
-        terminal = self._live.terminal(_checked_command(command), size, **options)
-        ended, end = make_pipe()
+    def _start_terminal(
+        self, command: Any, options: dict[str, Any], size: tuple[int, int], *, is_kept: bool
+    ) -> KeptTerminal:
+        """Start a command on a terminal that goes on when whoever is at it leaves."""
+        started = self._live.kept_terminal(_checked_command(command), size, **options)
+        started.is_kept = is_kept
+        self._add(started)
+        return started
 
-        def follow() -> None:
-            terminal.join()
-            os.close(end)
+    def _attach(self, client: socket.socket, number: int) -> dict[str, Any] | None:
+        """Give the terminal of a run to a client; who has it is told."""
+        found = self._find(number)
+        if not isinstance(found, KeptTerminal):
+            raise UsageError(f"run {number} has no terminal", remedy=f"See what it prints: unspill logs -f {number}")
+        if not found.is_alive():
+            raise UsageError(f"run {number} has ended", remedy=f"See how: unspill show {number}")
+        return self._sit(client, found)
 
-        threading.Thread(target=follow, name="unspill-follow", daemon=True).start()
+    def _sit(self, client: socket.socket, kept: KeptTerminal) -> dict[str, Any] | None:
+        """Let a client have a terminal until its command ends, it leaves, or another client takes it."""
+        seat = kept.sit_down()
+        if seat is None:
+            return {"result": to_form(kept.wait())}
         try:
-            if terminal.fileno() >= 0:
-                send(client, {"terminal": True}, (terminal.fileno(),))
+            words = {"run": kept.number, "kept": kept.is_kept, "first": seat.is_first, "lost": seat.lost}
+            shown = {"modes": to_form(seat.modes), "printed": to_form(seat.printed)}
+            send(client, {**words, **shown}, (seat.master,))
             poll = select.poll()
-            for fd in (client.fileno(), ended):
+            for fd in (client.fileno(), seat.fileno()):
                 poll.register(fd, select.POLLIN)
-            poll.poll()
+            ready = [fd for fd, _events in poll.poll()]
+            if seat.fileno() in ready:
+                return {"taken": True} if seat.is_taken else {"result": to_form(kept.wait())}
+            return self._stand_up(client, kept, seat)
+        except OSError:
+            # The client is gone
+            if not kept.is_kept:
+                kept.close()
+            raise
         finally:
-            terminal.close()
-            os.close(ended)
-        return {"result": to_form(terminal.wait())}
+            seat.close()
 
-    def _stop(self, runs: tuple[BackgroundRun, ...]) -> tuple[RunResult, ...]:
+    def _stand_up(self, client: socket.socket, kept: KeptTerminal, seat: Seat) -> dict[str, Any]:
+        """Hear from a client why it leaves a terminal: it detaches, or it is gone, and with it what is not kept."""
+        found = receive(client, _LONGEST_REQUEST)
+        match found and found[0]:
+            case {"do": "detach", "modes": {"is": "bytes", "of": str()} as modes}:
+                kept.is_kept = True
+                seat.stand_up(from_form(modes)[:_MOST_MODES])
+                return {"detached": True}
+        if kept.is_kept:
+            return {"detached": True}
+        kept.close()
+        return {"result": to_form(kept.wait())}
+
+    def _apply(self, selection: Selection) -> dict[str, Any]:
+        """Apply what a person chooses of what the commands have changed so far, while they go on."""
+        found = self._live.checkpoint(selection=selection)
+        why = found.unsettled or found.problem
+        if why:
+            raise SandboxUnavailable(f"nothing was applied: {why}", remedy="Try again.")
+        return {"operation": to_form(found.operation), "hints": to_form(found.hints)}
+
+    def _stop(self, runs: tuple[BackgroundRun | KeptTerminal, ...]) -> tuple[RunResult, ...]:
         """End runs: by a signal that they can handle, and then for good."""
         for one in runs:
-            one.signal(signal.SIGTERM)
+            # Shells that somebody types to ignore the first
+            one.signal(signal.SIGHUP if isinstance(one, KeptTerminal) else signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_S
         for one in runs:
             if not one.is_over(max(0.0, deadline - time.monotonic())):
@@ -718,7 +852,12 @@ class Keeper:
                     continue
 
 
-def _run_form(run: BackgroundRun) -> dict[str, Any]:
+def _is_listed(run: BackgroundRun | KeptTerminal) -> bool:
+    """Tell whether a run is in the background: not one that somebody is at who has not left it yet."""
+    return run.is_kept if isinstance(run, KeptTerminal) else True
+
+
+def _run_form(run: BackgroundRun | KeptTerminal) -> dict[str, Any]:
     is_alive, code, problem = run.is_alive(), None, ""
     if not is_alive:
         try:
@@ -732,6 +871,8 @@ def _run_form(run: BackgroundRun) -> dict[str, Any]:
         "alive": is_alive,
         "exit_code": code,
         "problem": problem,
+        "terminal": isinstance(run, KeptTerminal),
+        "attached": isinstance(run, KeptTerminal) and run.is_attached,
     }
 
 
@@ -739,6 +880,12 @@ def _checked_command(command: Any) -> str | list[str]:
     if isinstance(command, str) or (isinstance(command, list) and all(isinstance(word, str) for word in command)):
         return command
     raise UsageError("not a command")
+
+
+def _names(words: list[Any]) -> tuple[bytes, ...]:
+    if not all(isinstance(word, str) for word in words):
+        raise UsageError("not names of files")
+    return tuple(map(os.fsencode, words))
 
 
 def _checked(options: Any) -> dict[str, Any]:

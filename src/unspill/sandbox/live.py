@@ -64,7 +64,7 @@ from unspill.sandbox.scan import (
     tell_cancelled,
 )
 from unspill.sandbox.secrets import KnownMasks, search_aside, with_covers
-from unspill.sandbox.terminal import Terminal
+from unspill.sandbox.terminal import KeptSide, KeptTerminal, Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from unspill.layers.lifecycle import OpenRun
+    from unspill.model.change import Selection
     from unspill.model.plan import CacheLayer, Places, Plan
     from unspill.model.policy import After, Limits
     from unspill.model.run import Event, Run, Traffic
@@ -264,7 +265,9 @@ class Live:
         """
         with self._turn:
             spec = self._spec(command, working_dir, env, stdin, timeout, limits, after, after_cancel)
-            return self._run(spec.replace(on_event=on_event, cancel_fd=cancel_fd))
+            if on_event is not None or cancel_fd is not None:
+                spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd)
+            return self._run(spec)
 
     def run_spec(self, spec: RunSpec) -> RunResult:
         """Do what `run` does with what `Sandbox.run` has made of its arguments."""
@@ -275,27 +278,32 @@ class Live:
         entered = self._enter(spec)
         return never_begun(self._project) if entered is None else self._follow(*entered, is_settled=True)
 
-    def checkpoint(self, *, after: After | None = None) -> checkpoints.Checkpoint:
+    def checkpoint(self, *, after: After | None = None, selection: Selection | None = None) -> checkpoints.Checkpoint:
         """Tell what was changed since the last checkpoint, though commands go on; they stand still for a moment.
 
-        It is applied if that is what becomes of their changes, or if `after` says so; otherwise it stays held. Where
-        nothing is alive there is nothing to tell: each result has had its changes.
+        It is applied if that is what becomes of their changes, or if `after` says so; otherwise it stays held. With a
+        `selection` that is applied which it chooses, of all that earlier checkpoints have left too. Where nothing is
+        alive there is nothing to tell: each result has had its changes.
+
+        Raises:
+            UsageError: the selection chooses nothing.
         """
         with self._lock, DeferredSignals():
             span = self._span
             if span is None or not span.alive:
                 return checkpoints.Checkpoint(changes=ChangeSet(roots=()))
-            found = self._take(span, after or span.spec.after)
+            found = self._take(span, after or span.spec.after, selection)
             if found.operation is not None and found.operation.number:
                 record_operation(self._project.store, found.operation, span.spec.on_change)
             return found.replace(shared_with=tuple(span.numbers))
 
-    def _take(self, span: Span, after: After) -> checkpoints.Checkpoint:
+    def _take(self, span: Span, after: After, selection: Selection | None = None) -> checkpoints.Checkpoint:
         """Take a checkpoint of a span; one that can't be taken says why."""
         if span.copies is None:
             span.copies = checkpoints.SpanCopies(self._project)
         try:
-            found = span.copies.take(self._live, span.under_way, span.plan, is_applied=after == "apply")
+            is_applied = after == "apply"
+            found = span.copies.take(self._live, span.under_way, span.plan, selection, is_applied=is_applied)
         except SandboxUnavailable as error:
             return checkpoints.Checkpoint(changes=ChangeSet(roots=()), unsettled=error.message)
         self._project.store.runs.share(self._project.row.id, span.numbers)
@@ -367,6 +375,33 @@ class Live:
             return never_begun(self._project) if entered is None else self._follow(*entered)
 
         terminal = Terminal(run, size)
+        self._terminals = [other for other in self._terminals if other.is_alive()] + [terminal]
+        return terminal
+
+    def kept_terminal(
+        self,
+        command: Command,
+        size: tuple[int, int] = _SIZE,
+        *,
+        working_dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        after: After | None = None,
+    ) -> KeptTerminal:
+        """Start a command on a terminal that somebody may leave and come back to. All else is as in `terminal`."""
+        spec = self._spec(command, working_dir, env, None, None, None, after, None)
+        spec = spec.replace(limits=spec.limits.replace(wall_s=timeout))
+        side = KeptSide(self._project.store.state)
+
+        def run(attached: AttachedTerminal, cancel_fd: int) -> RunResult:
+            entered = self._enter(spec.replace(terminal=attached, cancel_fd=cancel_fd))
+            # Whoever could give up has this object only when the run is begun
+            assert entered is not None
+            side.run = entered[1]
+            side.order = lambda *words: self._live.order(side.run.id, words)
+            return self._follow(*entered)
+
+        terminal = KeptTerminal(side, run, size)
         self._terminals = [other for other in self._terminals if other.is_alive()] + [terminal]
         return terminal
 
@@ -574,6 +609,7 @@ class Live:
             span.under_way = span.under_way.replace(stacks=stacks)
             span.plan = self._plan_anew(span, spec)
             self._last = span
+            self._live.prepare(span.plan)
             span.gate = open_gate(project, spec, span.under_way, span.plan)
         except BaseException as error:
             self._hold_failed(span, spec, error)
@@ -699,7 +735,8 @@ class Live:
             if others:
                 self._project.store.runs.share(self._project.row.id, span.numbers)
             if span.is_unwritten() and not self._is_closed:
-                return self._keep(span, run, plan, performed, traffic, begun).replace(shared_with=others)
+                result = self._keep(span, run, plan, performed, traffic, begun)
+                return result.replace(shared_with=others) if others else result
             self._span = None
             # Nothing is scanned that anything could still write
             self._live.withdraw()

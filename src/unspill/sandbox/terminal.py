@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command of a live sandbox on a terminal, for callers of the library: `with live.shell() as terminal: ...`."""
+"""A command of a live sandbox on a terminal, for callers of the library: `with live.shell() as terminal: ...`.
+
+A keeper has terminals that go on while nobody is at them: what is printed then is kept for whoever comes next.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ import threading
 from unspill.errors import UsageError
 from unspill.host.dirfd import make_pipe
 from unspill.host.door import set_size
+from unspill.runner.background import MEMORY_BYTES, OutputRing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
+    from unspill.model.run import Run
     from unspill.runner.watch import AttachedTerminal
     from unspill.sandbox.result import RunResult
 
@@ -30,9 +35,15 @@ class Terminal:
     One thread may read while others write. Use it in a `with` block, or close it: what still runs then is ended.
     """
 
-    def __init__(self, run: Callable[[AttachedTerminal, int], RunResult], size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        run: Callable[[AttachedTerminal, int], RunResult],
+        size: tuple[int, int],
+        side: _CallersSide | None = None,
+    ) -> None:
         """Have `run` start a command in a thread, and return when it has its terminal."""
-        self._side = _CallersSide(_checked(size))
+        self._side = side or _CallersSide()
+        self._side.size = _checked(size)
         self._given_up, self._give_up = make_pipe()
         self._result: RunResult | None = None
         self._error: BaseException | None = None
@@ -129,9 +140,7 @@ class Terminal:
         self._give_up = -1
         self._thread.join()
         os.close(self._given_up)
-        if self._side.master >= 0:
-            os.close(self._side.master)
-            self._side.master = -1
+        self._side.let_go()
 
     def __enter__(self) -> Self:
         return self
@@ -150,8 +159,9 @@ class Terminal:
 class _CallersSide:
     """The other end of a command's terminal where the caller reads and writes it, in threads of their own."""
 
-    def __init__(self, size: tuple[int, int]) -> None:
-        self.size = size
+    size: tuple[int, int]
+
+    def __init__(self) -> None:
         self.master = -1
         self.is_known = threading.Event()
 
@@ -174,6 +184,222 @@ class _CallersSide:
 
     def was_interrupted(self) -> bool:
         return False
+
+    def let_go(self) -> None:
+        """Close the descriptor, when the command has ended."""
+        if self.master >= 0:
+            os.close(self.master)
+            self.master = -1
+
+
+class KeptTerminal(Terminal):
+    """A command on a terminal that somebody may leave and come back to, or another take over.
+
+    It has the words of a background run; its output is what was printed while nobody was there.
+    """
+
+    def __init__(
+        self, side: KeptSide, run: Callable[[AttachedTerminal, int], RunResult], size: tuple[int, int]
+    ) -> None:
+        """Start a command; it is entered, or has failed, when this returns."""
+        self._kept = side
+        super().__init__(run, size, side)
+        self._closing = threading.Lock()
+        # Whether it goes on when whoever is there is gone without a word
+        self.is_kept = False
+
+    @property
+    def number(self) -> int:
+        """Its number among the runs of its sandbox."""
+        return self._kept.run.number
+
+    @property
+    def argv(self) -> tuple[bytes, ...]:
+        """The command."""
+        return self._kept.run.argv
+
+    @property
+    def started_ns(self) -> int:
+        """When it was begun, in nanoseconds since 1970."""
+        return self._kept.run.started_ns
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether somebody is at it."""
+        return self._kept.seat is not None
+
+    def output(self, offset: int = 0, most: int = MEMORY_BYTES, *, timeout: float = 0.0) -> tuple[bytes, int, int]:
+        """Return what was printed while nobody was there, as `BackgroundRun.output` does."""
+        return self._kept.output(offset, most, timeout, self.is_alive)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command and its process group."""
+        self._kept.order("signal", int(number))
+
+    def kill(self) -> None:
+        """Kill the command and all that it started."""
+        self._kept.order("kill")
+
+    def is_over(self, timeout: float) -> bool:
+        """Tell whether it ends in time, whatever its end is."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def sit_down(self) -> Seat | None:
+        """Take the terminal, from whoever has it; None if no program has it any more."""
+        return self._kept.sit_down()
+
+    def finish(self) -> None:
+        """Tell who is at it or waits for its output that it has ended, and let go of it."""
+        self._kept.finish()
+        self.close()
+
+    def close(self) -> None:
+        """End the command if it is still alive, as a cancelled one, and let go of the terminal."""
+        with self._closing:
+            super().close()
+
+
+class Seat:
+    """Having a terminal: `master` is the caller's to close, `fileno` is readable when it is over, or taken by another.
+
+    `modes` are those that the terminal was left with, `printed` is what was printed since then and `lost` what is not
+    kept of that. The first to sit down finds a terminal that nobody has left.
+    """
+
+    def __init__(self, side: KeptSide, master: int, printed: bytes, lost: int) -> None:
+        self._side = side
+        self._news, self._end = make_pipe()
+        self.master = master
+        self.modes = side.modes
+        self.printed = printed
+        self.lost = lost
+        self.is_first = not side.was_used
+        self.is_taken = False
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable."""
+        return self._news
+
+    def end(self, *, is_taken: bool) -> None:
+        """Say that it is over; the terminal's lock is held."""
+        self.is_taken = is_taken
+        if self._end >= 0:
+            os.close(self._end)
+            self._end = -1
+
+    def stand_up(self, modes: bytes = b"") -> None:
+        """Leave the terminal, with modes that the next one needs, unless another has it already."""
+        self._side.stand_up(self, modes)
+
+    def close(self) -> None:
+        """Let go of the descriptors."""
+        self.stand_up()
+        os.close(self._news)
+        os.close(self.master)
+
+
+class KeptSide(_CallersSide):
+    """The other end of a terminal: read by whoever sits at it, and else by the loop around the run, into a ring."""
+
+    run: Run
+    order: Callable[..., None]
+
+    def __init__(self, directory: bytes) -> None:
+        """Make one; much output lies in a directory."""
+        super().__init__()
+        self._ring = OutputRing(directory)
+        self._news = threading.Condition()
+        self._woken, self._wake = make_pipe()
+        os.set_blocking(self._wake, False)
+        self._is_hung_up = self._is_over = False
+        self.seat: Seat | None = None
+        self.was_used = False
+        self.modes = b""
+        # Where the one who left last has seen it to
+        self._seen = 0
+
+    def wanted(self) -> dict[int, int]:
+        is_read = self.seat is None and self.master >= 0 and not self._is_hung_up
+        return {self._woken: select.POLLIN} | ({self.master: select.POLLIN} if is_read else {})
+
+    def turn(self, fd: int, _events: int) -> bytes:
+        if fd == self._woken:
+            os.read(fd, _CHUNK)
+            return b""
+        return self._read()
+
+    def rest(self) -> bytes:
+        found = bytearray()
+        while chunk := self._read():
+            found += chunk
+        return bytes(found)
+
+    def _read(self) -> bytes:
+        with self._news:
+            if self.seat is not None or self.master < 0 or self._is_hung_up:
+                return b""
+            try:
+                chunk = os.read(self.master, _CHUNK)
+            except BlockingIOError:
+                return b""
+            except OSError:
+                chunk = b""
+            # No program has the other side any more
+            self._is_hung_up = not chunk
+            self._ring.add(chunk)
+            self._news.notify_all()
+            return chunk
+
+    def output(self, offset: int, most: int, timeout: float, is_alive: Callable[[], bool]) -> tuple[bytes, int, int]:
+        with self._news:
+            if timeout:
+                self._news.wait_for(lambda: self._ring.end > offset or not is_alive(), timeout)
+            return self._ring.read(offset, most)
+
+    def sit_down(self) -> Seat | None:
+        with self._news:
+            if self.master < 0 or self._is_over:
+                return None
+            if self.seat is not None:
+                self.seat.end(is_taken=True)
+            start = max(self._seen, self._ring.end - MEMORY_BYTES)
+            printed, _next, lost = self._ring.read(start, MEMORY_BYTES)
+            self.seat = Seat(self, os.dup(self.master), printed, lost + start - self._seen)
+            self.was_used = True
+            self._wake_loop()
+            return self.seat
+
+    def stand_up(self, seat: Seat, modes: bytes) -> None:
+        with self._news:
+            if self.seat is not seat:
+                return
+            seat.end(is_taken=False)
+            self.seat, self.modes, self._seen = None, modes, self._ring.end
+            self._wake_loop()
+
+    def finish(self) -> None:
+        """Say that the command has ended."""
+        with self._news:
+            self._is_over = True
+            if self.seat is not None:
+                self.seat.end(is_taken=False)
+            self._news.notify_all()
+
+    def _wake_loop(self) -> None:
+        if self._wake < 0:
+            return
+        try:
+            os.write(self._wake, b"x")
+        except BlockingIOError:
+            return  # it will wake up anyway
+
+    def let_go(self) -> None:
+        with self._news:
+            super().let_go()
+            for fd in (self._woken, self._wake):
+                os.close(fd)
+            self._woken = self._wake = -1
 
 
 def _checked(size: tuple[int, int]) -> tuple[int, int]:

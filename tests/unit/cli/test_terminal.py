@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.cli.terminal_model import state_after
 from unspill.cli.output import Screen, Traces
+from unspill.cli.terminal import _SwitchedModes
 from unspill.policy.paths import TERMINAL_RESET
 
 OBEYED = re.compile(rb"\x1b\[[0-9;:]*[mK]|[\n\r\t\b]")
@@ -153,3 +154,35 @@ def test_plain_lines_need_no_reset_and_colours_only_the_end_of_colours(chunks: l
 def test_what_is_taken_back_does_not_depend_on_how_output_is_cut(chunks: list[bytes]) -> None:
     whole = b"".join(chunks)
     assert reset_after(*chunks) == (reset_after(whole) if whole else b"")
+
+
+def switched(*chunks: bytes) -> bytes:
+    modes = _SwitchedModes()
+    for chunk in chunks:
+        modes.note(chunk)
+    return modes.sequences()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"plain \x1b[31mred\x1b[0m", b""),
+        (b"\x1b[?1049h\x1b[?1h\x1b[?25l", b"\x1b[?1049h\x1b[?1h\x1b[?25l"),
+        (b"\x1b[?1049hx\x1b[?1049l", b"\x1b[?1049l"),
+        (b"\x1b[?1000;1006hx", b"\x1b[?1000h\x1b[?1006h"),
+        (b"\x1b[?12\x1b[?25h", b"\x1b[?25h"),
+        (b"\x1b[?h\x1b[?1;h\x1b[?xh\x1b[?6$p", b""),
+    ],
+)
+def test_the_modes_of_a_terminal_are_found_however_they_are_cut(text: bytes, expected: bytes) -> None:
+    assert switched(text) == expected
+    assert switched(*(text[at : at + 1] for at in range(len(text)))) == expected
+
+
+@given(st.lists(st.sampled_from([b"\x1b[?", b"\x1b", b"[?", b"1049", b";", b"h", b"l", b"25", b"\xff", b"9" * 80])))
+def test_whatever_is_printed_its_modes_are_few_and_well_formed(chunks: list[bytes]) -> None:
+    assert re.fullmatch(rb"(\x1b\[\?[0-9]{1,64}[hl]){0,64}", switched(*chunks))
+
+
+def test_there_is_a_bound_to_the_modes_that_are_kept() -> None:
+    assert switched(b"".join(b"\x1b[?%dh" % number for number in range(1000))).count(b"h") == 64

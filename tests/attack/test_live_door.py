@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A live sandbox from inside: a door that says what it likes, no room for a process, and who will not stand still.
+
+The hostile door is a real one: its spawner is a fork of this process, so what is changed here is changed there. No
+command can change it like that; this asks what would be lost if one could.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.attack.arena import Arena
+from tests.kernel.checkpoint_writers import WRITERS
+from tests.support import kinds, lasting, processes_with, short
+from unspill import NeverStarted, Sandbox
+from unspill.errors import SandboxUnavailable
+from unspill.host import door, stopper
+from unspill.host.door import ENDED, FRAME_BYTES, QUIET, STARTED, frame, read_frame
+from unspill.runner import live as live_runner
+from unspill.runner.launcher import stop_launchers
+from unspill.runner.live import LiveSandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from unspill.sandbox.live import Live
+    from unspill.sandbox.terminal import Terminal
+
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.any_bwrap]
+
+WAIT_S = 20
+
+
+@pytest.fixture
+def own_spawner() -> Iterator[None]:
+    """A spawner, and doors, that are forks of this process."""
+    stop_launchers()
+    yield
+    stop_launchers()
+
+
+def forked(arena: Arena) -> Sandbox:
+    return Sandbox(arena.ground.project, policy=arena.ground.policy(), may_fork=True)
+
+
+def flood(to: socket.socket) -> None:
+    """Say the same until nobody takes it any more."""
+    to.setblocking(False)
+    with suppress(OSError):
+        for _ in range(1_000_000):
+            to.send(frame(STARTED))
+    to.setblocking(True)
+    to.send(frame(ENDED))
+
+
+FORGED: dict[str, Callable[[socket.socket], object]] = {
+    "short": lambda to: to.send(frame(ENDED)[:-1]),
+    "empty": lambda to: to.send(b""),
+    "long": lambda to: to.send(frame(ENDED) + b"\0"),
+    "huge": lambda to: to.send(frame(ENDED) * 4096),
+    "halves": lambda to: (to.send(frame(ENDED)[:6]), to.send(frame(ENDED)[6:])),
+    "unknown": lambda to: to.send(frame(99)),
+    "for somebody else": lambda to: to.send(frame(QUIET)),
+    "numbers": lambda to: to.send(frame(ENDED, -(1 << 31), (1 << 31) - 1)),
+    "flood": flood,
+}
+
+
+def forge(monkeypatch: pytest.MonkeyPatch, when: int, hostile: Callable[[socket.socket], object]) -> None:
+    """Have doors that are forked from now on say something else than a kind of frame."""
+    tell = door._tell
+
+    def forged(to: socket.socket, kind: int, *rest: int, **more: int) -> None:
+        if kind == when:
+            hostile(to)
+        else:
+            tell(to, kind, *rest, **more)
+
+    monkeypatch.setattr(door, "_tell", forged)
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a24_a_door_that_forges_its_frames_ends_its_own_sandbox_and_no_more(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Have a real door answer with frames of another length, kind or number, in halves, and by the million.
+
+    Control: where the length is not looked at, a frame that is too long is believed.
+    """
+    with forked(arena) as sandbox:
+        with monkeypatch.context() as patch:
+            forge(patch, ENDED, FORGED[what])
+            with sandbox.live() as live:
+                first = live.run("echo x > f; exit 3", after="hold", timeout=WAIT_S)
+                descriptors = len(os.listdir("/proc/self/fd"))
+                second = live.run("echo y > g", after="hold", timeout=WAIT_S)
+                assert len(os.listdir("/proc/self/fd")) == descriptors
+        # An end of the right form is believed, as a command's own code is
+        assert (first.ok, kinds(first.changes)) == (what == "flood", {"f": "added"})
+        assert kinds(second.changes) == {"g": "added"}
+        if what == "long":
+            monkeypatch.setattr(live_runner, "read_frame", lambda raw: read_frame(raw[:FRAME_BYTES]))
+            with monkeypatch.context() as patch, forked(arena) as again:
+                stop_launchers()
+                forge(patch, ENDED, FORGED[what])
+                with again.live() as live:
+                    assert live.run("exit 3", after="discard").ok
+
+
+def test_a24_a_door_that_says_too_early_that_a_command_has_ended_ends_it(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have a real door say that a command has ended that goes on, so that its layer is scanned while it writes.
+
+    Control: where layers are not taken away before they are scanned, the command is alive when its run has ended.
+    """
+    tell = door._tell
+
+    def early(to: socket.socket) -> None:
+        tell(to, STARTED)
+        to.send(frame(ENDED))
+
+    forge(monkeypatch, STARTED, early)
+    monkeypatch.setattr(door.JoinedCommand, "kill", lambda _command: None)
+    for is_control in (False, True):
+        stop_launchers()
+        word = lasting()
+        with monkeypatch.context() as patch, forked(arena) as sandbox, sandbox.live() as live:
+            if is_control:
+                patch.setattr(LiveSandbox, "_detach", lambda _sandbox: None)
+            live.run(f"exec sleep {word}", after="discard", timeout=WAIT_S)
+            assert bool(processes_with(word)) is is_control
+
+
+def test_a24_a_door_can_not_pass_something_else_for_a_terminal(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have a real door pass another descriptor where a terminal is expected.
+
+    Control: where it is not looked at, the caller reads and writes that file.
+    """
+    tell = door._tell
+
+    def forged(to: socket.socket, kind: int, *rest: int, **more: int) -> None:
+        if "descriptor" in more:
+            more["descriptor"] = os.open("/etc/passwd", os.O_RDONLY)
+        tell(to, kind, *rest, **more)
+
+    monkeypatch.setattr(door, "_tell", forged)
+    with forked(arena) as sandbox, sandbox.live() as live, live.terminal("true", after="discard") as terminal:
+        assert (terminal.fileno(), terminal.wait(WAIT_S).ok) == (-1, False)
+    monkeypatch.setattr(live_runner, "is_terminal_master", lambda _fd: True)
+    stop_launchers()
+    with forked(arena) as sandbox, sandbox.live() as live, live.terminal("true", after="discard") as terminal:
+        assert b"root" in terminal.read(timeout=WAIT_S)
+
+
+BOMB = """
+import os, time
+try:
+    while os.fork(): pass
+except OSError:
+    print("full", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_b1_a_command_that_finds_no_room_for_a_process_is_told_so(arena: Arena) -> None:
+    """Take every process that a live sandbox may have, so that its door can start none, and start a command.
+
+    Control: beside a program that takes one process the same command runs.
+    """
+    command = ["/usr/bin/python3", "-I", "-c", BOMB]
+    with arena.ground.sandbox("full", limits=short(processes=40)) as sandbox, sandbox.live() as live:
+        bomb = live.start(command, after="discard")
+        assert b"full" in bomb.output(0, timeout=WAIT_S)[0]
+        begun = time.monotonic()
+        result = live.run("true", after="discard")
+        assert time.monotonic() - begun < WAIT_S
+        assert isinstance(result.outcome, NeverStarted)
+        assert "limits.processes" in result.outcome.remedy
+        # Nobody else notices
+        assert arena.ground.sandbox("other").run("true", after="discard").ok
+        bomb.kill()
+        bomb.wait(WAIT_S)
+        assert live.run("true", after="discard").ok
+    with arena.ground.sandbox("roomy", limits=short(processes=40)) as sandbox, sandbox.live() as live:
+        live.start([*command[:-1], "import time; time.sleep(1000)"], after="discard")
+        assert live.run("true", after="discard").ok
+
+
+# In a user namespace of its own the bound counts nobody else
+CROWDED = """
+import resource, sys
+from unspill import Sandbox
+from unspill.errors import SandboxUnavailable
+bound = int(sys.argv[2])
+with Sandbox(sys.argv[1]) as sandbox, sandbox.live() as live:
+    resource.setrlimit(resource.RLIMIT_NPROC, (bound, bound))
+    try:
+        print("ran" if live.run("true", after="discard", timeout=10).ok else "told")
+    except SandboxUnavailable:
+        print("told")
+"""
+
+
+def test_b1_where_the_user_has_no_room_for_a_door_the_caller_is_told(arena: Arena, full: bool) -> None:
+    """Let the user have only so many processes that spawner, bwrap, door or command can't be made, one after the other.
+
+    Control: with enough of them the same program runs.
+    """
+    bounds = [*range(1, 20), 60] if full else [4, 7, 60]
+    said = []
+    for bound in bounds:
+        words = ["unshare", "--user", "--map-current-user", sys.executable, "-c", CROWDED]
+        done = subprocess.run(
+            [*words, arena.ground.project, str(bound)], capture_output=True, check=True, timeout=60, env=os.environ
+        )
+        said.append(done.stdout)
+    assert set(said) == {b"told\n", b"ran\n"}
+    assert (said[0], said[-1]) == (b"told\n", b"ran\n")
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "by signals"])
+def test_b6_a_shell_does_not_notice_that_it_was_stopped(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch, is_control: bool, full: bool
+) -> None:
+    """Stand a shell and its job still again and again: it must neither tell nor take the terminal from the job.
+
+    Control: stopped by SIGSTOP alone, the shell says that its job was stopped.
+    """
+    if is_control:
+        monkeypatch.setattr(stopper.Stopper, "_seize", lambda self, tid: self._refused.add(tid))
+    with forked(arena) as sandbox, sandbox.live() as live:
+        shell = ["bash", "--norc", "--noprofile", "-i"]
+        with live.terminal(shell, env={"PS1": "in> "}, after="discard") as terminal:
+            heard(terminal, b"in> ")
+            terminal.write(b"while :; do sleep 0.01 | sleep 0.01 | cat; echo go''t; done\r")
+            heard(terminal, b"got")
+            assert (b"Stopped" in stood_still(live, terminal, 100 if full or is_control else 25)) is is_control
+
+
+def stop_nothing(_self: stopper.Stopper) -> bool:
+    return True
+
+
+def stop_by_signal(self: stopper.Stopper) -> bool:
+    """Signal whoever there is, once, and believe that they stand still."""
+    for pid in self._list(is_stopped=False)[0]:
+        self._signalled.add(pid)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    return True
+
+
+NAIVE = {"chain": stop_by_signal, "vforks": stop_nothing, "tracer": stop_nothing, "waker": stop_by_signal}
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "control"])
+@pytest.mark.parametrize("name", NAIVE)
+def test_b6_nothing_escapes_a_stop(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch, name: str, is_control: bool, full: bool
+) -> None:
+    """Write while everything is to stand still: by children of children, by vfork, under a tracer, woken by a timer.
+
+    Control: stopped by one SIGSTOP to each, or not at all, the same program writes.
+    """
+    if is_control:
+        monkeypatch.setattr(stopper.Stopper, "stop", NAIVE[name])
+        monkeypatch.setattr(stopper.Stopper, "is_still", lambda _self: True)
+    with forked(arena) as sandbox, sandbox.live() as live:
+        writer = live.start(["/usr/bin/python3", "-I", "-c", WRITERS[name]], after="discard")
+        assert b"up" in writer.output(0, timeout=WAIT_S)[0]
+        rounds = 100 if full or is_control else 8
+        assert any(has_moved(live) for _ in range(rounds)) is is_control
+
+
+def has_moved(live: Live) -> bool:
+    """Have everything stand still, and tell whether anything is written meanwhile."""
+    span = live._span
+    assert span is not None
+    [stack] = span.under_way.stacks
+    assert stack.open is not None
+    with live._live.standstill():
+        before = written(stack.open.upper)
+        time.sleep(0.02)
+        return written(stack.open.upper) != before
+
+
+def written(top: bytes) -> dict[bytes, bytes]:
+    found = {}
+    for name in os.listdir(top):
+        with suppress(OSError):
+            found[name] = Path(os.fsdecode(top), os.fsdecode(name)).read_bytes()
+    return found
+
+
+def heard(terminal: Terminal, text: bytes) -> bytes:
+    seen = b""
+    while text not in seen:
+        seen += terminal.read(timeout=WAIT_S)
+    return seen
+
+
+def stood_still(live: Live, terminal: Terminal, times: int) -> bytes:
+    """Take checkpoints; return what was printed until the shell noticed one, or after all of them."""
+    seen = b""
+    for _ in range(times):
+        with suppress(SandboxUnavailable):
+            live.checkpoint(after="discard")
+        with suppress(TimeoutError):
+            seen += terminal.read(timeout=0.2)
+        if b"Stopped" in seen:
+            break
+    return seen
