@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unspill.runner import hints as explained
     from unspill.runner.launcher import Launched
     from unspill.runner.live import Joined, LiveSandbox
-    from unspill.runner.watch import RunControl
+    from unspill.runner.watch import Collector, RunControl
 else:
     explained = lazy_module("unspill.runner.hints")  # lazy: hints
 
@@ -70,11 +70,14 @@ def perform(plan: Plan, facts: Facts, control: RunControl, live: LiveSandbox | N
                 group.remove()
     if launched is None:
         return Performed(outcome=Cancelled(), stdout=Output(), stderr=Output())
-    memory = None if group is not None or (live is not None and live.has_group) else MemoryWatch()
-    usage = UsageWatch(plan.limits, _uppers(plan), kept_directories(plan), fresh_directories(plan), memory)
-    collectors = make_collectors(control.spill_dir, plan.limits, has_terminal=control.terminal is not None)
     raised: BaseException | None = None
+    collectors: list[Collector] = []
+    outputs: list[Output] = []
+    # Whatever goes wrong from here on, the command must not live on unseen
     try:
+        memory = None if group is not None or (live is not None and live.has_group) else MemoryWatch()
+        usage = UsageWatch(plan.limits, _uppers(plan), kept_directories(plan), fresh_directories(plan), memory)
+        collectors = make_collectors(control.spill_dir, plan.limits, has_terminal=control.terminal is not None)
         own_network = plan.profile != "strict" and not isinstance(plan.network, HostNetwork)
         watch = Watch(launched, pipes, collectors, usage, plan.limits, control, own_network=own_network)
         try:
@@ -92,11 +95,12 @@ def perform(plan: Plan, facts: Facts, control: RunControl, live: LiveSandbox | N
         pipes.close()
         if control.terminal is not None:
             control.terminal.end()
-        stdout, stderr = (collector.finish() for collector in collectors)
+        outputs += [collector.finish() for collector in collectors]
         if group is not None:
             group.remove()
         if report is not None:
             report.end()
+    stdout, stderr = outputs
     outcome = outcome_from(watch.status, stderr.kept()) if stopped is None else stopped
     outcome = outcome if report is None else report.outcome(outcome)
     if stopped is None and isinstance(launched.failure, NeverStarted):
