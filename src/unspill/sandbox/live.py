@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from _thread import allocate_lock
+from _thread import allocate_lock, start_new_thread
 
 from unspill.errors import HostError, SandboxUnavailable, UsageError
 from unspill.host.libc import DeferredSignals
@@ -69,7 +69,6 @@ from unspill.sandbox.terminal import KeptSide, KeptTerminal, Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
     from typing import Any, Self
@@ -99,7 +98,6 @@ else:
     checkpoints = lazy_module("unspill.sandbox.checkpoints")  # lazy: checkpoints
     ports = lazy_module("unspill.sandbox.ports")  # lazy: ports
     review = lazy_module("unspill.sandbox.review")  # lazy: diff
-    threading = lazy_module("threading")  # lazy: reused sandboxes
 
 
 # How long a sandbox is kept for the next run of a connection
@@ -903,7 +901,10 @@ class ReusedLive:
         self._is_refused = policy.network.ask or not project.means.has_live
         self._limits = policy.limits.of_sandbox()
         self._open_one = open_one
-        self._news = threading.Condition()  # protects the fields below
+        # Free when the one is closed that is watched
+        self._gone = allocate_lock()
+        self._gone.acquire()
+        self._lock = allocate_lock()  # protects the fields below
         self._live: Live | None = None
         self._is_used = self._is_watched = self._is_closed = False
         self._idle_since = 0.0
@@ -937,19 +938,19 @@ class ReusedLive:
 
     def _take(self, spec: RunSpec) -> Live | None:
         is_other = self._is_refused or spec.limits.of_sandbox() != self._limits
-        with self._news:
+        with self._lock:
             if is_other or self._is_used or self._is_closed or self._failed >= _MOST_FAILED:
                 return None
             if self._live is None:
                 self._live = self._open_one()
             if not self._is_watched:
                 self._is_watched = True
-                threading.Thread(target=self._close_when_idle, name="unspill-idle", daemon=True).start()
+                start_new_thread(self._close_when_idle, ())
             self._is_used = True
             return self._live
 
     def _give_back(self, live: Live, *, is_kept: bool) -> None:
-        with self._news:
+        with self._lock:
             self._is_used = False
             self._idle_since = time.monotonic()
             if is_kept or self._live is not live:
@@ -958,23 +959,23 @@ class ReusedLive:
         live.close()
 
     def _close_when_idle(self) -> None:
-        with self._news:
-            while self._live is not None:
+        left_s = IDLE_S
+        while left_s > 0 and not self._gone.acquire(timeout=left_s):
+            with self._lock:
                 left_s = IDLE_S if self._is_used else self._idle_since + IDLE_S - time.monotonic()
                 if left_s <= 0:
-                    break
-                self._news.wait(left_s)
-            live, self._live = self._live, None
-            self._is_watched = False
-        if live is not None:
+                    live, self._live = self._live, None
+                    self._is_watched = False
+        if left_s <= 0 and live is not None:
             live.close()
 
     def close(self) -> None:
         """End it, for good: from now on there are plain runs only."""
-        with self._news:
+        with self._lock:
             self._is_closed = True
             live, self._live = self._live, None
-            self._news.notify_all()
+            if self._gone.locked():
+                self._gone.release()
         if live is not None:
             live.close()
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import os
 import time
-from _thread import allocate_lock
 
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.lifecycle import (
@@ -343,6 +342,8 @@ class Looking:
 class Sandbox(Looking):
     """A place to run commands in. Safe to use from several threads; see the module for a recipe."""
 
+    _reused: live.ReusedLive | None = None
+
     def __init__(
         self,
         project: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
@@ -380,8 +381,6 @@ class Sandbox(Looking):
         self._approver = approver
         self._on_change = on_change
         self._broker: Broker | None = None
-        self._reuse_lock = allocate_lock()
-        self._reused: live.ReusedLive | None = None
         check_approver(approver)
         permit_root = None if approver is None else self._permit_root
         self._project = open_project(project, name, policy, permit_root)
@@ -517,10 +516,12 @@ class Sandbox(Looking):
         return permits.make_broker(self._project.store, self._project.means.policy, self._project.locations, approver)
 
     def _reusable(self) -> live.ReusedLive:
-        with self._reuse_lock:
-            if self._reused is None:
-                self._reused = live.ReusedLive(self._project, lambda: self._make_live(is_isolated=True))
-            return self._reused
+        if self._reused is None:
+            made = live.ReusedLive(self._project, lambda: self._make_live(is_isolated=True))
+            # In one step: two threads may come at once
+            self.__dict__.setdefault("_reused", made)
+        assert self._reused is not None
+        return self._reused
 
     def end_reuse(self) -> None:
         """End the sandbox that is kept for runs with `reuse`, for good: from now on each has one of its own."""
