@@ -25,6 +25,7 @@ from unspill.runner.watch import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from unspill.host.cgroup import Group
     from unspill.model.plan import Facts, Plan
     from unspill.model.run import Hint, Outcome
     from unspill.runner import hints as explained
@@ -55,19 +56,7 @@ def perform(plan: Plan, facts: Facts, control: RunControl, live: LiveSandbox | N
     pipes = RunPipes(control.stdin is not None)
     group = make_group_of(plan, facts, control.run) if live is None else None
     report = StartReport(plan) if plan.staged and live is None else None
-    launched: Launched | Joined | None = None
-    try:
-        if live is None:
-            launched = launch(plan, facts, control, pipes, group, report)
-        else:
-            launched = live.join(plan, control, pipes)
-    finally:
-        if launched is None:
-            pipes.close()
-            if report is not None:
-                report.end()
-            if group is not None:
-                group.remove()
+    launched = _start(plan, facts, control, pipes, group, report, live)
     if launched is None:
         return Performed(outcome=Cancelled(), stdout=Output(), stderr=Output())
     raised: BaseException | None = None
@@ -110,6 +99,32 @@ def perform(plan: Plan, facts: Facts, control: RunControl, live: LiveSandbox | N
         watch.release()
     performed = _performed(plan, name_limit(outcome, reached, plan.limits), stdout, stderr)
     return _with_servers(performed, watch.servers, live).replace(remains=watch.remains, raised=raised)
+
+
+def _start(
+    plan: Plan,
+    facts: Facts,
+    control: RunControl,
+    pipes: RunPipes,
+    group: Group | None,
+    report: StartReport | None,
+    live: LiveSandbox | None,
+) -> Launched | Joined | None:
+    """Start the command of a plan. None if its caller gave up before; then, or after an error, nothing is left."""
+    launched: Launched | Joined | None = None
+    try:
+        if live is None:
+            launched = launch(plan, facts, control, pipes, group, report)
+        else:
+            launched = live.join(plan, control, pipes)
+    finally:
+        if launched is None:
+            pipes.close()
+            if report is not None:
+                report.end()
+            if group is not None:
+                group.remove()
+    return launched
 
 
 def _with_servers(performed: Performed, found: set[int], live: LiveSandbox | None) -> Performed:

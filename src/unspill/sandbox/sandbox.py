@@ -439,15 +439,13 @@ class Sandbox(Looking):
             command: A text for /bin/sh, or a list of words. `env`: variables on top of this process's allowed ones.
             working_dir: Absolute, relative to the project (the default), or `playground`. `cwd` is its old name.
             stdin: A text, bytes, or a descriptor. `timeout`: seconds; `limits`: bounds; by default the policy's.
-            after: `apply`, `hold` or `discard`; by default the policy's. `after_cancel`: the same, if it is cancelled;
-                by default the policy's where `after` is `apply`, else as `after`.
+            after: `apply`, `hold` or `discard`; by default the policy's. `after_cancel`: the same, if it is cancelled.
             on_event: Called with Started, OutputChunk and Ended. `cancel_fd`: becomes readable to cancel.
             network: Any public host, for this command and this time; `hosts`: those named, besides the policy's.
             readable: Paths that it sees besides the policy's; `reveal`: secrets of the project that it sees.
             roots: Directories that it may change besides the policy's. `unsandboxed`: as if the person had typed it.
-            approver: Who answers for this run. `alone`: no other goes on meanwhile. `on_wait`: told what it waits for.
-            attach: Who is at the other end of a terminal that it has instead of pipes. `ports`: those open meanwhile.
-            reuse: Where nobody can tell the difference, have it in a live sandbox that is kept for the next such run.
+            approver: Who answers for this run. `attach`: whose terminal it has, not pipes. `ports`: open meanwhile.
+            alone: No other goes on meanwhile. `on_wait`: told what it waits for. `reuse`: its sandbox, for the next.
 
         Raises:
             UsageError: the command or the directory is wrong.
@@ -460,14 +458,16 @@ class Sandbox(Looking):
         spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, alone=alone, on_wait=on_wait, **options)
         more = (network, hosts, readable, reveal, roots)
         if unsandboxed or (attach is None and ports is None):
-            if reuse and not unsandboxed and not any(more) and (result := self._reusable().run(spec)) is not None:
-                return result
-            return self._run(spec, more, approver, unsandboxed=unsandboxed)
+            return self._run(spec, more, approver, unsandboxed=unsandboxed, reuse=reuse)
         return live.run_attached(
             self._project, attach, ports, spec, lambda made: self._run(made, more, approver), has_network=network
         )
 
-    def _run(self, spec: RunSpec, more: More, approver: Who, *, unsandboxed: bool = False) -> RunResult:
+    def _run(
+        self, spec: RunSpec, more: More, approver: Who, *, unsandboxed: bool = False, reuse: bool = False
+    ) -> RunResult:
+        if reuse and not unsandboxed and not any(more) and (reused := self._reusable().run(spec)) is not None:
+            return reused
         result = self._run_permitted(spec, more, approver, unsandboxed=unsandboxed)
         # Not before: what it costs is no part of any run
         search_aside(self._project)
