@@ -239,8 +239,16 @@ def test_b6_a_shell_does_not_notice_that_it_was_stopped(
 
     Control: stopped by SIGSTOP alone, the shell says that its job was stopped.
     """
+    kill = stopper._kill
+
+    def kill_in_turn(pid: int, number: int) -> None:
+        # On a busy machine nobody may run before the last has its signal
+        kill(pid, number)
+        time.sleep(0.01)
+
     if is_control:
         monkeypatch.setattr(stopper.Stopper, "_seize", lambda self, tid: self._refused.add(tid))
+        monkeypatch.setattr(stopper, "_kill", kill_in_turn)
     with forked(arena) as sandbox, sandbox.live() as live:
         shell = ["bash", "--norc", "--noprofile", "-i"]
         with live.terminal(shell, env={"PS1": "in> "}, after="discard") as terminal:

@@ -302,11 +302,12 @@ class LiveSandbox:
                 if plan.profile == "strict":
                     self._ask_for_door(plan)
 
-    def withdraw(self) -> None:
-        """Take away what was attached for a command that does not come."""
+    def withdraw(self) -> bool:
+        """Take away what was attached for a command that does not come; tell whether nothing is attached any more."""
         with self._lock:
             if self._attached and not self._alive:
                 self._detach()
+            return not self._attached
 
     def order(self, run: RunId, words: tuple[Any, ...]) -> None:
         """Have the door do something with the command of a run: `("signal", number)` or `("kill",)`."""
