@@ -20,6 +20,7 @@ from unspill.adapters.answers import text_answer
 from unspill.adapters.background import BackgroundRuns
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.locks import keeper_files, refuse_kept
+from unspill.runner import background
 from unspill.runner.background import BackgroundRun, OutputRing, end_runs
 from unspill.sandbox.live import Live
 
@@ -235,7 +236,7 @@ def test_who_keeps_the_claim_of_a_sandbox_is_not_waited_for(
 def test_the_end_of_a_run_that_is_no_longer_listed_is_still_told(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "_MOST_ENDED", 0)
+    monkeypatch.setattr(background, "MOST_ENDED", 0)
     has_ended, may_go_on = Event(), Event()
 
     def take(_result: object) -> None:

@@ -28,7 +28,7 @@ from unspill.adapters.answers import (
 from unspill.errors import SandboxUnavailable, UnspillError, UsageError
 from unspill.layers.locks import keeper_files, refuse_given_up, refuse_kept, tell_kept
 from unspill.model.run import NeverStarted
-from unspill.runner.background import end_runs
+from unspill.runner.background import end_runs, forget_ended
 from unspill.sandbox.result import describe_end
 
 TYPE_CHECKING = False
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from unspill.sandbox.sandbox import Sandbox
 
 LONGEST_WAIT_S = 60
-_MOST_ENDED = 20
 _PAUSE_S = 0.05
 _CLAIM_S = 2.0
 _KILL_FIRST = "End them with `kill` first: {}."
@@ -227,9 +226,7 @@ class BackgroundRuns:
             self._news.wait(_PAUSE_S)
 
     def _add(self, run: BackgroundRun) -> None:
-        ended = [number for number, one in self._runs.items() if not one.is_alive() and one not in self._untold]
-        for number in ended[: max(0, len(ended) - _MOST_ENDED)]:
-            del self._runs[number]
+        forget_ended(self._runs, self._untold)
         self._runs[run.number] = run
         Thread(target=self._follow, args=(run,), name="unspill-follow", daemon=True).start()
 

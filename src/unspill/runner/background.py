@@ -14,24 +14,27 @@ from unspill.model.run import OutputChunk, Started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, Protocol
+    from collections.abc import Callable, Container, Sequence
+    from typing import Any, Protocol, TypeVar
 
     from unspill.model.run import Event, Run
 
     class Ending(Protocol):
-        """What `end_runs` uses of a run: by `first_signal` it is asked to end."""
+        """What is used of a run to end it: by `first_signal` it is asked to."""
 
         first_signal: int
 
         def signal(self, number: int) -> None: ...
         def kill(self) -> None: ...
         def is_over(self, timeout: float) -> bool: ...
+        def is_alive(self) -> bool: ...
 
+    AnyRun = TypeVar("AnyRun", bound=Ending)
 
 # How long a command may take to end by itself, and how long to die
 GRACE_S = 2.0
 DEATH_S = 5.0
+MOST_ENDED = 20
 MEMORY_BYTES = 1 << 20
 FILE_BYTES = 64 << 20
 
@@ -281,3 +284,10 @@ def end_runs(runs: Sequence[Ending]) -> bool:
         one.kill()
     deadline = monotonic() + DEATH_S
     return all(one.is_over(max(0.0, deadline - monotonic())) for one in runs)
+
+
+def forget_ended(runs: dict[int, AnyRun], needed: Container[AnyRun] = ()) -> None:
+    """Remove the oldest of the runs that have ended, where there are many, except for those that are needed."""
+    ended = [number for number, one in runs.items() if not one.is_alive() and one not in needed]
+    for number in ended[: max(0, len(ended) - MOST_ENDED)]:
+        del runs[number]

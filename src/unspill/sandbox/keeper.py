@@ -34,7 +34,7 @@ from unspill.model import change, operation, run
 from unspill.model.change import Selection
 from unspill.model.run import InheritedInput, NeverStarted, RunId, SandboxId, Started, exit_code_of
 from unspill.record import Record
-from unspill.runner.background import end_runs
+from unspill.runner.background import end_runs, forget_ended
 from unspill.sandbox.result import RunResult, unsettled_text
 from unspill.sandbox.sandbox import Sandbox
 from unspill.sandbox.scan import cancelled_line
@@ -71,7 +71,6 @@ _LENGTH_BYTES = 4
 _LONGEST_REQUEST = 32 << 20
 _LONGEST_ANSWER = 1 << 31
 _MOST_CLIENTS = 64
-_MOST_ENDED = 20
 _MOST_OUTPUT = 1 << 18
 _MOST_MODES = 1 << 12
 # How long a client may take to read what its command has printed, once all ends
@@ -765,9 +764,7 @@ class Keeper:
     def _add(self, started: BackgroundRun | KeptTerminal) -> None:
         """List a run, and return when others can reach it."""
         with self._lock:
-            ended = [number for number, one in self._runs.items() if not one.is_alive()]
-            for number in ended[: max(0, len(ended) - _MOST_ENDED)]:
-                del self._runs[number]
+            forget_ended(self._runs)
             self._runs[started.number] = started
         threading.Thread(target=self._follow, args=(started,), name="unspill-follow", daemon=True).start()
         self._is_begun = True
