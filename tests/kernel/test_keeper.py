@@ -511,6 +511,7 @@ def test_ctrl_c_ends_a_run_that_is_followed_and_says_what_became_of_it(ground: G
         _out, said = following.communicate(timeout=DEADLINE_S)
     assert following.returncode == 130
     assert b"1 added. Applied as op 1" in said
+    assert said.endswith(b"unspill: Cancelled. Stopped run 1.\n")
     assert b"Traceback" not in said
     assert not processes_with(word)
     assert (ground.project / "made").read_text() == "x\n"

@@ -479,13 +479,15 @@ def _follow_run(arguments: Arguments, sandbox: Sandbox, link: keeper.KeeperLink,
         with RaisingSignals():
             print_background(link, number, stream.pass_on, follow=True)
             [result] = link.results("wait", run=number)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        error.add_note(f"Cancelled. Run {number} ends: see `unspill log`.")
         # Not by the same connection, where an answer is still to come, or was read in part
         other = keeper.find_keeper(sandbox._project.store.state, sandbox.id, or_ending=True)
         if other is not None:
             with other:
                 [result] = other.results("stop", run=number)
             _tell_end(arguments, sandbox, result.replace(outcome=Exited(code=0)))
+            error.__notes__ = [f"Cancelled. Stopped run {number}."]
         raise
     finally:
         stream.settle()

@@ -870,11 +870,14 @@ class Keeper:
                     remedy=f"See `unspill ps`. To end all of the sandbox: unspill stop {self._sandbox.name}",
                 )
             # Whether it does not die or is being applied: this ends the one and waits for the other
-            self.end_all()
+            self.end_all(is_urgent=True)
         return (run.wait(),)
 
-    def end_all(self) -> tuple[RunResult, ...]:
-        """End the sandbox with everything in it, and return how the background runs ended."""
+    def end_all(self, *, is_urgent: bool = False) -> tuple[RunResult, ...]:
+        """End the sandbox with everything in it, and return how the background runs ended.
+
+        They may end by themselves before, unless it is urgent: they were killed, and are still there.
+        """
         with self._end_lock:
             with self._lock:
                 self._is_ending = True
@@ -883,7 +886,8 @@ class Keeper:
             is_over = threading.Event()
             threading.Thread(target=self._cut_off, args=(is_over,), name="unspill-cut-off", daemon=True).start()
             try:
-                end_runs(runs)
+                if not is_urgent:
+                    end_runs(runs)
             finally:
                 # It also ends what the commands have kept from ending
                 self._live.close()
