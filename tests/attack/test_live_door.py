@@ -7,6 +7,7 @@ command can change it like that; this asks what would be lost if one could.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -19,13 +20,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.attack.arena import Arena
+from tests.attack.arena import Arena, judge, python
 from tests.kernel.checkpoint_writers import WRITERS
+from tests.kernel.seccomp_box import MACHINE
 from tests.support import kinds, lasting, processes_with, short
 from unspill import NeverStarted, Sandbox
 from unspill.errors import SandboxUnavailable
 from unspill.host import door, stopper
-from unspill.host.door import ENDED, FRAME_BYTES, QUIET, STARTED, frame, read_frame
+from unspill.host.door import ENDED, FRAME_BYTES, QUIET, STARTED, frame, read_frame, waiting_program
+from unspill.host.seccomp_rules import numbers_of
 from unspill.runner import live as live_runner
 from unspill.runner.launcher import stop_launchers
 from unspill.runner.live import LiveSandbox
@@ -165,6 +168,74 @@ def test_a24_a_door_can_not_pass_something_else_for_a_terminal(
         assert b"root" in terminal.read(timeout=WAIT_S)
 
 
+# The call by which the program that is pid 1 becomes undumpable, and one in its place that changes nothing
+NUMBERS = {
+    "x86_64": (b"\xb8\x9d\0\0\0", b"\xb8\x27\0\0\0"),
+    "aarch64": ((0xD2800008 | 167 << 5).to_bytes(4, "little"), (0xD2800008 | 172 << 5).to_bytes(4, "little")),
+}
+TAKE_OVER = """
+class Part(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+def numbered(name, *rest):
+    return libc.syscall(ctypes.c_long(NUMBERS[name]), *map(ctypes.c_long, (*rest, *(0,) * (6 - len(rest)))))
+own = ctypes.create_string_buffer(4)
+here, there = Part(ctypes.addressof(own), 4), Part(0x400000, 4)
+parts = ctypes.addressof(here), 1, ctypes.addressof(there), 1
+call("process_vm_readv", numbered("process_vm_readv", 1, *parts))
+attempt("mem", os.open, "/proc/1/mem", os.O_RDWR)
+call("pidfd_getfd", numbered("pidfd_getfd", os.pidfd_open(1), 1))
+for what, request in (("seize", 0x4206), ("attach", 16)):
+    if call(what, numbered("ptrace", request, 1)) >= 0:
+        # Who is traced can be let go when it has stopped
+        if what == "seize": numbered("ptrace", 0x4207, 1)
+        os.waitpid(1, 0x40000000)
+        numbered("ptrace", 17, 1)
+"""
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "dumpable"])
+def test_a24_pid_1_of_a_live_sandbox_can_not_be_taken_over(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, is_control: bool
+) -> None:
+    """Trace pid 1, which outlives every command and stands nowhere still, and reach for its memory and descriptors.
+
+    Control: where pid 1 leaves out the call that makes it undumpable, each of these works.
+    """
+    if is_control:
+        program = waiting_program(MACHINE)
+        assert program is not None
+        dumpable = program.replace(*NUMBERS[MACHINE])
+        assert dumpable != program
+        monkeypatch.setattr(live_runner, "waiting_program", lambda _machine: dumpable)
+    names = ("process_vm_readv", "pidfd_getfd", "ptrace")
+    numbers = {name: numbers_of(MACHINE)[name] for name in names}
+    with arena.ground.sandbox("taken") as sandbox, sandbox.live() as live:
+        attempt = judge(live.run(python(f"NUMBERS = {numbers}\n{TAKE_OVER}"), after="discard"))
+    assert attempt.won == (("process_vm_readv", "mem", "pidfd_getfd", "seize", "attach") if is_control else ())
+
+
+def test_the_waiting_program_of_each_machine_makes_the_same_calls() -> None:
+    """That of another machine can't be run here, so it is read."""
+    program = waiting_program("aarch64")
+    assert program is not None
+    words = [int.from_bytes(program[at : at + 4], "little") for at in range(120, len(program) - 32, 4)]
+    registers: dict[int, int] = {}
+    calls = []
+    for at, word in enumerate(words):
+        if word >> 21 == 0b11010010100:  # movz
+            registers[word & 31] = word >> 5 & 0xFFFF
+        elif word >> 24 == 0x10:  # adr
+            registers[word & 31] = (at + (word >> 5 & 0x7FFFF)) * 4
+        elif word == 0xD4000001:  # svc
+            calls.append((registers[8], *(registers[number] for number in range(4) if number in registers)))
+    action = len(words) * 4
+    assert calls == [(167, 4, 0), (134, 17, action, 0, 8), (64, 1, action, 1, 8), (73, 0, 0, 0, 0)]
+    # The last one is made again and again, with all its registers set anew
+    assert (words[-1] >> 26, words[-1] & 0x3FFFFFF) == (0b000101, -6 & 0x3FFFFFF)
+    assert words[-7] >> 21 == 0b11010010100
+    assert waiting_program("riscv64") is None
+
+
 BOMB = """
 import os, time
 try:
@@ -282,19 +353,104 @@ def test_b6_nothing_escapes_a_stop(
         writer = live.start(["/usr/bin/python3", "-I", "-c", WRITERS[name]], after="discard")
         assert b"up" in writer.output(0, timeout=WAIT_S)[0]
         rounds = 100 if full or is_control else 8
-        assert any(has_moved(live) for _ in range(rounds)) is is_control
+        assert any(watched(live)[0] for _ in range(rounds)) is is_control
 
 
-def has_moved(live: Live) -> bool:
-    """Have everything stand still, and tell whether anything is written meanwhile."""
+def watched(live: Live) -> tuple[bool, bool]:
+    """Have everything stand still, and tell whether anything is written meanwhile, and whether that is denied."""
     span = live._span
     assert span is not None
     [stack] = span.under_way.stacks
     assert stack.open is not None
-    with live._live.standstill():
+    with live._live.standstill() as still:
         before = written(stack.open.upper)
         time.sleep(0.02)
-        return written(stack.open.upper) != before
+        has_moved = written(stack.open.upper) != before
+    return has_moved, still.was_kept
+
+
+def test_b6_whoever_moves_when_its_child_is_killed_is_found_at_the_end(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wait in a vfork for a child that a timer kills, and write then, though everything stands still.
+
+    Control: where nobody looks at the end, such a standstill counts as one.
+    """
+    for is_control in (False, True):
+        stop_launchers()
+        with monkeypatch.context() as patch, forked(arena) as sandbox, sandbox.live() as live:
+            if is_control:
+                patch.setattr(stopper.Stopper, "is_still", lambda _self: True)
+            writer = live.start(["/usr/bin/python3", "-I", "-c", WRITERS["orphaner"]], after="discard")
+            assert b"up" in writer.output(0, timeout=WAIT_S)[0]
+            rounds = (watched(live) for _ in range(100))
+            was_kept = next(was_kept for has_moved, was_kept in rounds if has_moved)
+            assert was_kept is is_control
+
+
+MAPPER = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+fd = os.open("mapped", os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 4096)
+# Of two neighbours only one can be written, so they do not become one
+for number in range(60000):
+    libc.mmap(None, 4096, 1 + 2 * (number & 1), 1, fd, 0)
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "unbounded"])
+def test_b6_more_mappings_than_can_be_read_in_time_count_as_all_files(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch, is_control: bool
+) -> None:
+    """Map a file so often that to read all of that takes seconds, while everybody stands still.
+
+    Control: where what is read has no bound, all of it is read.
+    """
+    if is_control:
+        monkeypatch.setattr(stopper, "MOST_MAPS_BYTES", 1 << 40)
+    with forked(arena) as sandbox, sandbox.live() as live:
+        mapper = live.start(["/usr/bin/python3", "-I", "-c", MAPPER], after="discard")
+        assert b"up" in mapper.output(0, timeout=WAIT_S)[0]
+        found = live._live.mapped()
+    assert (found is not None and any(path.endswith(b"/mapped") for path in found)) is is_control
+    assert (found is None) is not is_control
+
+
+def test_a_stop_that_fails_is_tried_again_the_next_time(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, failures = stopper.Stopper.stop, [OSError(errno.EMFILE, "no descriptor")]
+
+    def fail_first(self: stopper.Stopper) -> bool:
+        assert stop(self)
+        if failures:
+            raise failures.pop()
+        return True
+
+    monkeypatch.setattr(stopper.Stopper, "stop", fail_first)
+    with forked(arena) as sandbox, sandbox.live() as live:
+        writer = live.start(["/usr/bin/python3", "-I", "-c", WRITERS["mover"]], after="discard")
+        assert b"up" in writer.output(0, timeout=WAIT_S)[0]
+        with pytest.raises(SandboxUnavailable, match="no descriptor"):
+            live._live.stop()
+        # It went on, and now it does not
+        assert live.run("true", after="discard").ok
+        assert watched(live) == (False, True)
+
+
+def test_a_request_for_a_door_that_lost_its_descriptor_is_answered(arena: Arena) -> None:
+    with arena.ground.sandbox("lost") as sandbox, sandbox.live() as live:
+        assert live.run("true", after="discard").ok
+        live._live._await_answers()
+        with pytest.raises(SandboxUnavailable, match=os.strerror(errno.EMFILE)):
+            live._live._ask(("door", b"", None), "made")
+        assert live.run("true", after="discard").ok
+        assert live._live.built == 1
 
 
 def written(top: bytes) -> dict[bytes, bytes]:

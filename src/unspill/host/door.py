@@ -14,7 +14,8 @@ sandbox's own; the door passes its master out and keeps nothing of it. It does t
 a port of the sandbox, or that listen there: whoever asked for one moves the bytes.
 
 pid 1 of a live sandbox is a program of two hundred bytes that only waits. As the kernel's pid 1 it can't be killed from
-inside, so the door ends all that commands have left by one kill(-1).
+inside, so the door ends all that commands have left by one kill(-1). It is not dumpable before the first command is
+started: nobody inside can have it run something else.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def read_frame(raw: bytes) -> Frame | None:
 def waiting_program(machine: str) -> bytes | None:
     """Return a program that says one byte on its stdout and waits for ever; None for machines that we do not know.
 
-    It ignores SIGCHLD, so that the kernel reaps what is left to it.
+    It ignores SIGCHLD, so that the kernel reaps what is left to it, and is not dumpable, so that nobody traces it.
     """
     found = {"x86_64": (62, _wait_on_x86_64), "aarch64": (183, _wait_on_aarch64)}.get(machine)
     if found is None:
@@ -121,8 +122,9 @@ def waiting_program(machine: str) -> bytes | None:
 
 
 def _wait_on_x86_64() -> bytes:
-    # rt_sigaction(SIGCHLD, action, 0, 8); write(1, action, 1); for (;;) pause();
+    # prctl(PR_SET_DUMPABLE, 0); rt_sigaction(SIGCHLD, action, 0, 8); write(1, action, 1); for (;;) pause();
     parts = (
+        b"\xb8\x9d\0\0\0\xbf\x04\0\0\0\x31\xf6\x0f\x05",
         b"\xb8\x0d\0\0\0\xbf\x11\0\0\0\x48\x8d\x35" + (43).to_bytes(4, "little"),
         b"\x31\xd2\x41\xba\x08\0\0\0\x0f\x05",
         b"\xb8\x01\0\0\0\xbf\x01\0\0\0\x48\x8d\x35" + (16).to_bytes(4, "little"),
@@ -138,10 +140,11 @@ def _wait_on_aarch64() -> bytes:
         return 0xD2800000 | value << 5 | register
 
     call = 0xD4000001
-    words = [load(0, 17), 0, load(2, 0), load(3, 8), load(8, 134), call]
+    words = [load(0, 4), load(1, 0), load(8, 167), call]
+    words += [load(0, 17), 0, load(2, 0), load(3, 8), load(8, 134), call]
     words += [load(0, 1), 0, load(2, 1), load(8, 64), call]
     words += [load(0, 0), load(1, 0), load(2, 0), load(3, 0), load(8, 73), call, 0x14000000 | (-6 & 0x3FFFFFF)]
-    for at in (1, 7):
+    for at in (5, 11):
         # adr x1, action
         words[at] = 0x10000000 | (len(words) - at) << 5 | 1
     return b"".join(word.to_bytes(4, "little") for word in words)
