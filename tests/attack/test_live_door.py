@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.attack.arena import Arena, judge, python
 from tests.kernel.checkpoint_writers import WRITERS
 from tests.kernel.seccomp_box import MACHINE
 from tests.support import kinds, lasting, processes_with, short
-from unspill import NeverStarted, Sandbox
+from unspill import NeverStarted, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import SandboxUnavailable
 from unspill.host import door, stopper
 from unspill.host.door import ENDED, FRAME_BYTES, QUIET, STARTED, frame, read_frame, waiting_program
@@ -36,6 +37,7 @@ from unspill.runner.live import LiveSandbox
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from unspill.runner.background import BackgroundRun
     from unspill.sandbox.live import Live
     from unspill.sandbox.terminal import Terminal
 
@@ -268,6 +270,87 @@ def test_b1_a_command_that_finds_no_room_for_a_process_is_told_so(arena: Arena) 
     with arena.ground.sandbox("roomy", limits=short(processes=40)) as sandbox, sandbox.live() as live:
         live.start([*command[:-1], "import time; time.sleep(1000)"], after="discard")
         assert live.run("true", after="discard").ok
+
+
+def stop_door(live: Live) -> BackgroundRun:
+    """Start a command that stops the door, which is the first process after pid 1; return when it is stopped."""
+    stopping = live.start("read word; kill -STOP 2; echo up; exec sleep 1000", after="discard")
+    stopping.write(b"now\n")
+    assert b"up" in stopping.output(0, timeout=WAIT_S)[0]
+    return stopping
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "unbounded"])
+@pytest.mark.parametrize("what", ["kill", "timeout", "start"])
+def test_b1_a_door_that_a_command_stops_ends_the_sandbox(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, what: str, is_control: bool
+) -> None:
+    """Stop the door by a signal; then a command is killed, or its time is over, or another is started.
+
+    Control: where the door may take any time, nobody's wait comes to an end.
+    """
+    bound = 1e6 if is_control else 0.5
+    monkeypatch.setattr(live_runner, "_KILLING_S", bound)
+    monkeypatch.setattr(live_runner, "_STARTING_S", 1e6)
+    word = lasting()
+    found: list[RunResult | None] = []
+    with arena.ground.sandbox(what) as sandbox, sandbox.live() as live:
+        beside = live.start(f"exec sleep {word}", after="discard")
+        stopping = stop_door(live)
+        monkeypatch.setattr(live_runner, "_STARTING_S", bound if what == "start" else 1e6)
+
+        def wait() -> None:
+            if what == "kill":
+                beside.kill()
+                found.append(beside.wait(60))
+            else:
+                found.append(live.run("true", timeout=0.1 if what == "timeout" else None, after="discard"))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(2 if is_control else WAIT_S)
+        assert thread.is_alive() is is_control
+        if not is_control:
+            expected = {"kill": Signalled, "timeout": TimedOut, "start": NeverStarted}
+            assert [type(result.outcome) for result in found if result is not None] == [expected[what]]
+            # The others ended with it, and the next one has a sandbox again
+            assert stopping.wait(WAIT_S) is not None
+            assert beside.wait(WAIT_S) is not None
+            assert processes_with(word) == []
+            monkeypatch.setattr(live_runner, "_STARTING_S", 1e6)
+            assert live.run("true", after="discard").ok
+            assert live._live.built == 2
+    thread.join(WAIT_S)
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "waits"])
+def test_b1_connections_that_a_stopped_door_does_not_make_are_refused(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, is_control: bool
+) -> None:
+    """Stop the door, and have more connections made to a port than its socket has room for.
+
+    Control: who waits for that room waits for ever, and has the lock that the end of the sandbox needs.
+    """
+    if is_control:
+        monkeypatch.setattr(live_runner, "MSG_DONTWAIT", 0)
+    with arena.ground.sandbox("ports") as sandbox, sandbox.live() as live:
+        stop_door(live)
+        refused = threading.Event()
+
+        def connect() -> None:
+            with suppress(SandboxUnavailable):
+                for _ in range(10_000):
+                    live._live.ask_connection(8123, is_ipv6=False).close()
+            refused.set()
+
+        thread = threading.Thread(target=connect)
+        thread.start()
+        assert refused.wait(2 if is_control else WAIT_S) is not is_control
+        assert live._live._lock.locked() is is_control
+        if is_control:
+            assert live._live._launched is not None
+            live._live._launched.kill()
+        thread.join()
 
 
 # In a user namespace of its own the bound counts nobody else

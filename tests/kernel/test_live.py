@@ -22,12 +22,13 @@ from tests.figures import record_figure
 from tests.kernel.checkpoint_writers import WRITERS
 from tests.kernel.test_checkpoints import tree
 from tests.support import Ground, kinds, lasting, printed, processes_with, short
-from unspill import Cancelled, Exited, NeverStarted, RunResult, Sandbox, Signalled, TimedOut
+from unspill import Cancelled, Exited, NeverStarted, OutputChunk, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import HostError, UsageError
 from unspill.host import door, libc, spawner
 from unspill.layers.locks import upper_dir
 from unspill.model.run import LayerId
 from unspill.runner.launcher import stop_launchers
+from unspill.runner.live import LiveSandbox
 from unspill.sandbox.live import Live
 
 pytestmark = [pytest.mark.kernel, pytest.mark.rootfs_view]
@@ -496,3 +497,33 @@ def test_a_command_has_its_own_variables_also_where_the_one_before_changed_nothi
     for word in (None, "one", "two", None):
         env = {} if word is None else {"WORD": word}
         assert live.run("echo ${WORD-none}", env=env).stdout.head == f"{word or 'none'}\n".encode()
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "control"])
+def test_a_command_that_outlived_its_sandbox_does_not_end_the_next(
+    live: Live, monkeypatch: pytest.MonkeyPatch, is_control: bool
+) -> None:
+    if is_control:
+        monkeypatch.setattr(LiveSandbox, "end_with", lambda sandbox, _joined: sandbox.close())
+    has_printed, goes_on = threading.Event(), threading.Event()
+
+    def read_slowly(event: object) -> None:
+        if isinstance(event, OutputChunk):
+            has_printed.set()
+            goes_on.wait(60)
+
+    def run() -> None:
+        live.run("echo x; exec sleep 1000", after="discard", on_event=read_slowly)
+
+    slow = threading.Thread(target=run)
+    slow.start()
+    assert has_printed.wait(20)
+    # Its door is among all that it kills
+    assert live.start("kill -KILL -1; exec sleep 1000", after="discard").wait(20) is not None
+    beside = live.start("exec sleep 1000", after="discard")
+    assert live._live.built == 2
+    goes_on.set()
+    slow.join(20)
+    assert not slow.is_alive()
+    assert (live._live._launched is None) is is_control
+    assert is_control or beside.is_alive()
