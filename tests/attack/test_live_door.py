@@ -323,6 +323,62 @@ def test_b1_a_door_that_a_command_stops_ends_the_sandbox(
     thread.join(WAIT_S)
 
 
+# What a command has of whoever started it
+STANDING = """
+import ctypes, os, resource
+ioprio_get, ioprio_set = {"x86_64": (252, 251), "aarch64": (31, 30)}[os.uname().machine]
+libc = ctypes.CDLL(None)
+print([resource.getrlimit(number) for number in range(16)], os.getpriority(0, 0), os.sched_getscheduler(0))
+print(os.sched_getaffinity(0), libc.syscall(ioprio_get, 1, 0))
+"""
+CHANGES = {
+    "limit": "resource.prlimit(2, resource.RLIMIT_FSIZE, (0, 0))",
+    "priority": "os.setpriority(os.PRIO_PROCESS, 2, 7)",
+    "priority of all": "os.setpriority(os.PRIO_USER, os.getuid(), 7)",
+    "scheduler": "os.sched_setscheduler(2, os.SCHED_IDLE, os.sched_param(0))",
+    "processors": "os.sched_setaffinity(2, {min(os.sched_getaffinity(0))})",
+    "disk": "assert libc.syscall(ioprio_set, 1, 2, 3 << 13) == 0",
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a24_what_a_command_does_to_the_door_the_next_one_does_not_have(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Change a limit, a priority or the processors of the door, of which the next command is a child.
+
+    Control: where the door does not look at itself, the next command has them.
+    """
+    look = ["/usr/bin/python3", "-I", "-c", STANDING]
+    seen = {}
+    for is_control in (False, True):
+        stop_launchers()
+        with monkeypatch.context() as patch, forked(arena) as sandbox, sandbox.live() as live:
+            if is_control:
+                patch.setattr(door.DoorLoop, "_is_changed", lambda _self: False)
+            before = live.run(look, after="discard").stdout.head
+            assert live.run([*look[:-1], STANDING + CHANGES[what]], after="discard").ok
+            seen[is_control] = before == live.run(look, after="discard").stdout.head
+            assert live._live.built == (1 if is_control or what == "processors" else 2)
+    # Where there is one processor, there is no other to choose
+    assert seen == {False: True, True: what == "processors" and len(os.sched_getaffinity(0)) == 1}
+
+
+def test_a24_beside_others_a_command_is_not_started_with_limits_that_one_of_them_chose(arena: Arena) -> None:
+    """Change a limit of the door while others are alive, so that the next command seems to reach it.
+
+    Control: the same command after the sandbox was built anew, and the test above.
+    """
+    with arena.ground.sandbox("beside") as sandbox, sandbox.live() as live:
+        beside = live.start("exec sleep 1000", after="discard")
+        assert live.run(["/usr/bin/python3", "-I", "-c", STANDING + CHANGES["limit"]], after="discard").ok
+        outcome = live.run("echo x > f", after="discard").outcome
+        assert isinstance(outcome, NeverStarted)
+        assert "changed the limits" in outcome.reason
+        assert beside.wait(WAIT_S) is not None
+        assert live.run("echo x > f", after="discard").ok
+
+
 @pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "waits"])
 def test_b1_connections_that_a_stopped_door_does_not_make_are_refused(
     arena: Arena, monkeypatch: pytest.MonkeyPatch, is_control: bool

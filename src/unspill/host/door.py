@@ -4,6 +4,8 @@
 The spawner forks the door once into the sandbox's namespaces. There it takes on every protection of a command, then
 starts commands by vfork and execve, which saves making a sandbox for each. It is not dumpable from before the
 fork on, so no command can trace it, or read its memory or its descriptors; whoever kills or stops it ends the sandbox.
+So does whoever changes its limits or its priority, which the kernel lets every process of the user do: it looks at them
+before each command, which would have them too, and after it.
 
     caller ── requests ──▶ door      marshal: from outside, and only we have the other end
     caller ◀── frames ──── door      three numbers each: what comes from inside is data
@@ -64,7 +66,9 @@ else:
 # Kinds of frames; the other two numbers say more
 READY, STARTED, FAILED, ENDED, QUIET, PASSED = range(1, 7)
 # FAILED: what the errno is about
-NO_DIRECTORY, NO_PROGRAM, NO_TERMINAL, NO_SOCKET = range(4)
+NO_DIRECTORY, NO_PROGRAM, NO_TERMINAL, NO_SOCKET, NOT_AS_BEFORE = range(5)
+# ENDED: others that the command started are alive; the door is not as it was
+HAS_OTHERS, IS_CHANGED = 1, 2
 FRAME_BYTES = 12
 
 _NAMESPACES = (
@@ -86,6 +90,7 @@ _WAIT = os.WEXITED | os.WNOHANG
 # To lock a terminal's other side, and its number; Python has no names for them before 3.14
 _TIOCSPTLCK, _TIOCGPTN = 0x40045431, 0x80045430
 _BACKLOG = 128
+_LIMITS = range(16)
 
 
 def frame(kind: int, value: int = 0, more: int = 0) -> bytes:
@@ -232,6 +237,8 @@ class DoorLoop:
         self._ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
         self._poll = select.poll()
         self._poll.register(_SOCKET_FD, select.POLLIN)
+        self._before = _read_standing()
+        self._processors = os.sched_getaffinity(0)
 
     def serve(self) -> None:
         """Do what is asked for, until the caller's end is closed."""
@@ -304,6 +311,9 @@ class DoorLoop:
         actions: list[FileAction],
         master: int | None = None,
     ) -> None:
+        if self._is_changed():
+            _tell_last(answer, FAILED, more=NOT_AS_BEFORE)
+            return
         try:
             os.chdir(cwd)
         except OSError as error:
@@ -385,7 +395,17 @@ class DoorLoop:
     def _end(self, command: JoinedCommand) -> None:
         status = os.waitpid(command.pid, 0)[1]
         self._forget(command)
-        _tell_last(command.sock, ENDED, _code_of(status), int(not self._is_quiet()))
+        found = HAS_OTHERS * (not self._is_quiet()) | IS_CHANGED * self._is_changed()
+        _tell_last(command.sock, ENDED, _code_of(status), found)
+
+    def _is_changed(self) -> bool:
+        """Tell whether somebody has changed the limits or the priority of this process.
+
+        The host may change its processors as well, so those are only set again.
+        """
+        if os.sched_getaffinity(0) != self._processors:
+            _set_processors(self._processors)
+        return _read_standing() != self._before
 
     def _forget(self, command: JoinedCommand) -> None:
         del self._commands[command.fd]
@@ -420,7 +440,7 @@ class DoorLoop:
             time.sleep(_PAUSE_S)
         for command, code in ended:
             _tell_last(command.sock, ENDED, code)
-        _tell_last(answer, QUIET, len(known))
+        _tell_last(answer, QUIET, len(known), int(self._is_changed()))
 
     def _reap_all(self, known: dict[int, JoinedCommand], ended: list[tuple[JoinedCommand, int]]) -> bool:
         """Reap who is dead, and tell whether nobody is left; commands go from `known` to `ended`."""
@@ -462,6 +482,18 @@ class JoinedCommand:
             for pid in found:
                 _kill(pid)
             killed |= found
+
+
+def _read_standing() -> tuple[object, ...]:
+    """Return what a command gets from this process, and others may change."""
+    return (*map(resource.getrlimit, _LIMITS), *libc.read_scheduling())
+
+
+def _set_processors(wanted: set[int]) -> None:
+    try:
+        os.sched_setaffinity(0, wanted)
+    except OSError:
+        return  # the host has taken them all away
 
 
 def _find_session(leader: int) -> set[int]:

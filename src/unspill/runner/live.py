@@ -28,8 +28,11 @@ from unspill.host.door import (
     ENDED,
     FAILED,
     FRAME_BYTES,
+    HAS_OTHERS,
+    IS_CHANGED,
     NO_DIRECTORY,
     NO_TERMINAL,
+    NOT_AS_BEFORE,
     PASSED,
     QUIET,
     READY,
@@ -100,6 +103,7 @@ _PTMX = os.makedev(5, 2)
 _OF_COMMAND = frozenset(("argv", "cwd", "environ", "limits", "mounts"))
 _REMEDY = "Run it without a live sandbox."
 _AGAIN = "Run the command again."
+_CHANGED = "a command inside changed the limits or the priority of the live sandbox, which has ended"
 _NO_TTY = "Run it without a terminal: `--no-tty`."
 
 
@@ -232,10 +236,11 @@ class LiveSandbox:
         self._alive.add(joined)
         return joined
 
-    def leave(self, joined: Joined, *, has_left: bool) -> tuple[Named, Named]:
+    def leave(self, joined: Joined, *, has_left: bool, is_changed: bool = False) -> tuple[Named, Named]:
         """Take note that a command has ended. With the last one, what they left is killed and the layers are detached.
 
         They may stay where the caller looks after them, and the kernel says that no process is left to use them.
+        Where the door `is_changed`, so that the next command would be, the sandbox is ended.
         Return how many files are lost and processes were killed, and the paths and command lines of some.
         """
         lost: Named = (0, [])
@@ -251,6 +256,8 @@ class LiveSandbox:
                 self._clear()
             if self._launched is not None and self.is_isolated:
                 lost = self._end_if_left()
+            if self._launched is not None and is_changed:
+                self._close()
             if self._launched is not None and not (self._keeps_layers and self._is_quiet()):
                 self._detach()
             return lost, killed
@@ -619,7 +626,7 @@ class LiveSandbox:
             return
         found = _hear(answer, _ANSWER_MS)
         answer.close()
-        if found is None or found[0] != QUIET or found[1]:
+        if found is None or found[0] != QUIET or any(found[1:]):
             self._close()
 
     def _attach(self, overlays: Overlays) -> None:
@@ -769,6 +776,10 @@ class Joined:
                 if self._terminal is not None and master is not None:
                     self._terminal.begin(master)
                 return ("started",), self._sandbox.started_descriptors(with_listener=self._has_way_out)
+            case (kind, _code, place) if kind == FAILED and place == NOT_AS_BEFORE:
+                self._sandbox.end_with(self)
+                self.failure = NeverStarted(reason=_CHANGED, remedy=_AGAIN)
+                return self._end(b"")
             case (kind, code, place) if kind == FAILED and place == NO_TERMINAL:
                 self.failure = NeverStarted(reason=f"no terminal can be made: {os.strerror(code)}", remedy=_NO_TTY)
                 return self._end(b"")
@@ -776,8 +787,9 @@ class Joined:
                 is_entered = place != NO_DIRECTORY
                 self.failure = not_executed(self._plan.argv[0], code) if is_entered else not_entered(code)
                 return self._end(b"")
-            case (kind, code, others) if kind == ENDED:
-                return self._end(b'"exit-code": %d}' % code, has_left=bool(others))
+            case (kind, code, rest) if kind == ENDED:
+                is_changed = bool(rest & IS_CHANGED)
+                return self._end(b'"exit-code": %d}' % code, has_left=bool(rest & HAS_OTHERS), is_changed=is_changed)
         # The door is gone or late, or what comes is not from it
         self._sandbox.end_with(self)
         return self._end(b'"exit-code": %d}' % _KILLED)
@@ -799,9 +811,9 @@ class Joined:
                 return None, None
         return (_hear(self._sock), None) if self._terminal is None else _hear_with_terminal(self._sock)
 
-    def _end(self, status: bytes, *, has_left: bool = False) -> tuple[Any, list[int]]:
+    def _end(self, status: bytes, *, has_left: bool = False, is_changed: bool = False) -> tuple[Any, list[int]]:
         self._is_over = True
-        lost, killed = self._sandbox.leave(self, has_left=has_left)
+        lost, killed = self._sandbox.leave(self, has_left=has_left, is_changed=is_changed)
         return ("ended", status, lost, killed), []
 
     def order(self, words: tuple[Any, ...]) -> None:
