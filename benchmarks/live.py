@@ -69,7 +69,7 @@ def main() -> None:
         ):
             busy, beside = Busy(directory, served, CHANGED), Beside(directory)
             many = Busy(directory, busier, MANY_CHANGED)
-            for _ in range(options.pick(1, 3, 10)):
+            for _ in range(options.pick(1, 2, 10)):
                 many.turn()
             more = [*many.cases(None, (0.3, None)), memory(sandbox, options.pick(10, 40, 200))]
             many.live.close()
@@ -90,7 +90,7 @@ def measure(
     options: Options,
 ) -> None:
     bare_bwrap = BareBwrap(sandbox.plan(["true"]), sandbox.facts)
-    turns = Turns(seconds=options.pick(4, 25, 100), rounds=options.pick(24, 200, 1000))
+    turns = Turns(seconds=options.pick(4, 20, 100), rounds=options.pick(24, 200, 1000))
     held = 0
     started: list[Live] = []
 

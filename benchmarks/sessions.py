@@ -42,7 +42,7 @@ with Sandbox(sys.argv[1]) as sandbox:
 def main() -> None:
     options = parse_options(__doc__ or "")
     sessions = [[text_of(argv) for argv in one["commands"]] for one in json.loads(SESSIONS.read_text())]
-    chosen = options.pick([sessions[0][:14]], sessions[::2], sessions)
+    chosen = options.pick([sessions[0][:14]], sessions[:2], sessions)
     samples: dict[str, list[float]] = {}
     with scratch() as directory:
         for number, commands in enumerate(chosen):

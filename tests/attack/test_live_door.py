@@ -27,7 +27,7 @@ from tests.kernel.seccomp_box import MACHINE
 from tests.support import kinds, lasting, processes_with, short
 from unspill import NeverStarted, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import SandboxUnavailable
-from unspill.host import door, stopper
+from unspill.host import door, job, stopper
 from unspill.host.door import ENDED, FRAME_BYTES, QUIET, STARTED, frame, read_frame, waiting_program
 from unspill.host.seccomp_rules import numbers_of
 from unspill.runner import live as live_runner
@@ -388,7 +388,7 @@ def test_b1_connections_that_a_stopped_door_does_not_make_are_refused(
     Control: who waits for that room waits for ever, and has the lock that the end of the sandbox needs.
     """
     if is_control:
-        monkeypatch.setattr(live_runner, "MSG_DONTWAIT", 0)
+        monkeypatch.setattr(live_runner, "send", lambda *words, **_may_wait: job.send(*words))
     with arena.ground.sandbox("ports") as sandbox, sandbox.live() as live:
         stop_door(live)
         refused = threading.Event()
@@ -449,8 +449,16 @@ def test_b6_a_shell_does_not_notice_that_it_was_stopped(
 
     Control: stopped by SIGSTOP alone, the shell says that its job was stopped.
     """
+    kill = stopper._kill
+
+    def kill_in_turn(pid: int, number: int) -> None:
+        # On a busy machine nobody may run before the last has its signal
+        kill(pid, number)
+        time.sleep(0.01)
+
     if is_control:
         monkeypatch.setattr(stopper.Stopper, "_seize", lambda self, tid: self._refused.add(tid))
+        monkeypatch.setattr(stopper, "_kill", kill_in_turn)
     with forked(arena) as sandbox, sandbox.live() as live:
         shell = ["bash", "--norc", "--noprofile", "-i"]
         with live.terminal(shell, env={"PS1": "in> "}, after="discard") as terminal:

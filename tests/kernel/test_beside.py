@@ -337,3 +337,12 @@ OVERLAPS: list[tuple[Change, Change, bool]] = [
 @pytest.mark.parametrize(("earlier", "later", "expected"), OVERLAPS)
 def test_two_changes_overlap_where_one_would_hide_the_other(earlier: Change, later: Change, expected: bool) -> None:
     assert bool(find_overlap([earlier], [later])) == expected
+
+
+def test_a_run_that_closed_a_directory_is_held_apart(ground: Ground) -> None:
+    ground.write("d/sub/f", "old\n")
+    with ground.sandbox() as sandbox:
+        results = go_together(sandbox, ["echo new > d/sub/f", "echo mine > mine; chmod 000 d"], after="hold")
+    assert [bool(result.apart) for result in results] == [False, True]
+    with ground.sandbox(results[1].apart) as apart:
+        assert printed(apart.run("cat mine", after="discard")) == "mine\n"

@@ -29,6 +29,7 @@ from unspill.layers.locks import upper_dir
 from unspill.model.run import LayerId
 from unspill.runner.launcher import stop_launchers
 from unspill.runner.live import LiveSandbox
+from unspill.sandbox.checkpoints import SpanCopies
 from unspill.sandbox.live import Live
 
 pytestmark = [pytest.mark.kernel, pytest.mark.rootfs_view]
@@ -546,3 +547,79 @@ def test_a_command_that_outlived_its_sandbox_does_not_end_the_next(
     assert not slow.is_alive()
     assert (live._live._launched is None) is is_control
     assert is_control or beside.is_alive()
+
+
+def held_paths(sandbox: Sandbox) -> set[str]:
+    return {os.fsdecode(change.path) for change in sandbox.changes()}
+
+
+def test_an_error_at_the_quiet_point_loses_nothing(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, ground: Ground
+) -> None:
+    def fail(*_given: object) -> None:
+        raise PermissionError(13, "made up")
+
+    with sandbox.live() as live:
+        server = live.start("sleep 1000", after="hold")
+        live.run("echo 1 > important", after="hold")
+        with monkeypatch.context() as patch:
+            patch.setattr(SpanCopies, "settle", fail)
+            server.kill()
+            with pytest.raises(PermissionError):
+                server.wait(20)
+    assert "important" in held_paths(sandbox)
+    with ground.sandbox() as other, other.live() as live:
+        assert live.run("cat important").stdout.head == b"1\n"
+
+
+def test_a_run_that_could_not_begin_beside_others_does_not_count(sandbox: Sandbox, ground: Ground) -> None:
+    with sandbox.live() as live:
+        server = live.start("read line; echo served > file", after="apply")
+        with pytest.raises(UsageError, match="variable"):
+            live.run("true", env={"A=B": "x"}, after="apply")
+        server.write(b"go\n")
+        assert not server.wait(20).unsettled
+    assert (ground.project / "file").read_text() == "served\n"
+
+
+def test_a_command_that_nobody_can_watch_does_not_live_on(
+    sandbox: Sandbox, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word = lasting()
+    live.start(f"sleep {word}", after="hold")
+    with monkeypatch.context() as patch:
+
+        def fail(*_given: object) -> None:
+            raise OSError(24, "Too many open files")
+
+        patch.setattr("unspill.runner.perform.UsageWatch", fail)
+        with pytest.raises(OSError, match="Too many"):
+            live.run(f"echo x > written; sleep {word}", after="hold")
+    assert processes_with(word) == []
+    assert live.run("true", after="hold").outcome == Exited(code=0)
+
+
+def test_what_others_changed_is_held_when_the_last_run_is_cancelled(sandbox: Sandbox) -> None:
+    with sandbox.live() as live:
+        terminal = live.terminal(["sleep", "1000"], after="apply", after_cancel="discard")
+        done = live.start("echo precious > file", after="apply").wait(20)
+        assert done.unsettled
+        terminal.close()
+    assert "file" in held_paths(sandbox)
+
+
+def test_a_live_run_and_one_that_is_to_be_alone_wait_for_each_other(sandbox: Sandbox, ground: Ground) -> None:
+    waits: list[str] = []
+    with sandbox.live() as live, ground.sandbox() as other:
+        server = live.start("read line", after="hold")
+        alone = threading.Thread(target=lambda: other.run("true", alone=True, on_wait=waits.append))
+        alone.start()
+        end = time.monotonic() + 20
+        while not waits:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert alone.is_alive()
+        server.write(b"go\n")
+        server.wait(20)
+        alone.join(20)
+        assert not alone.is_alive()

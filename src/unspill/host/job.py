@@ -24,6 +24,7 @@ import time
 from _socket import (
     CMSG_SPACE,
     MSG_CMSG_CLOEXEC,
+    MSG_DONTWAIT,
     SCM_RIGHTS,
     SOL_SOCKET,
 )
@@ -73,8 +74,12 @@ class Job(Record):
     live: bool = False
 
 
-def send(sock: Socket, message: Any, descriptors: tuple[int, ...] = (), flags: int = 0) -> None:
-    """Send one message with descriptors; a long one goes through a file in memory."""
+def send(sock: Socket, message: Any, descriptors: tuple[int, ...] = (), *, may_wait: bool = True) -> None:
+    """Send one message with descriptors; a long one goes through a file in memory.
+
+    Where nobody takes it, whoever may not wait gets a BlockingIOError.
+    """
+    flags = 0 if may_wait else MSG_DONTWAIT
     payload = marshal.dumps(message)
     if len(payload) <= _INLINE_BYTES:
         _send(sock, payload, descriptors, flags)

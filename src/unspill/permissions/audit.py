@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from _json import encode_basestring_ascii
 
 from unspill.errors import StoreError
 from unspill.host.dirfd import sync_directory, write_whole
@@ -181,12 +180,10 @@ def path_fields(paths: Iterable[bytes], project: bytes) -> Event:
 
 
 def to_json(value: Any) -> str:
-    """Return plain values as JSON in ASCII. Importing `json` would cost each run as much as all else done here.
-
-    What is written in C of it costs nothing.
-    """
+    """Return plain values as JSON in ASCII. Importing `json` would cost each run as much as all else done here."""
     if isinstance(value, str):
-        return encode_basestring_ascii(value)
+        is_plain = value.isascii() and value.isprintable() and '"' not in value and "\\" not in value
+        return f'"{value}"' if is_plain else f'"{value.translate(_ESCAPES)}"'
     if isinstance(value, dict):
         return "{" + ",".join(f"{to_json(key)}:{to_json(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
@@ -229,3 +226,16 @@ def _parse(line: bytes) -> Event:
     except (ValueError, RecursionError):
         event = None
     return event if isinstance(event, dict) else {"kind": "unreadable", "bytes": len(line)}
+
+
+class _Escapes(dict[int, str]):
+    """What stands for a character in a JSON text, by its number."""
+
+    def __missing__(self, code: int) -> str:
+        if code < 0x10000:
+            return f"\\u{code:04x}"
+        high, low = divmod(code - 0x10000, 0x400)
+        return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+
+
+_ESCAPES = _Escapes({code: chr(code) for code in range(0x20, 0x7F)} | {ord('"'): '\\"', ord("\\"): "\\\\"})

@@ -19,7 +19,6 @@ import os
 import select
 import stat
 import time
-from _socket import MSG_DONTWAIT
 from _thread import allocate_lock
 
 from unspill.errors import HostError, SandboxUnavailable
@@ -316,11 +315,12 @@ class LiveSandbox:
                 if plan.profile == "strict":
                     self._ask_for_door(plan)
 
-    def withdraw(self) -> None:
-        """Take away what was attached for a command that does not come."""
+    def withdraw(self) -> bool:
+        """Take away what was attached for a command that does not come; tell whether nothing is attached any more."""
         with self._lock:
             if self._attached and not self._alive:
                 self._detach()
+            return not self._attached
 
     def order(self, run: RunId, words: tuple[Any, ...]) -> None:
         """Have the door do something with the command of a run: `("signal", number)` or `("kill",)`."""
@@ -566,7 +566,7 @@ class LiveSandbox:
             _is_ready(self._door.fileno(), select.POLLOUT, timeout_ms)
         ours, theirs = make_pair()
         try:
-            send(self._door, words, (theirs.fileno(), *descriptors), MSG_DONTWAIT)
+            send(self._door, words, (theirs.fileno(), *descriptors), may_wait=False)
         except OSError as error:
             ours.close()
             raise SandboxUnavailable(f"the live sandbox has ended: {error}", remedy=_AGAIN) from error
@@ -824,7 +824,7 @@ class Joined:
         if words == ("kill",) and self._dead_by is None:
             self._dead_by = time.monotonic() + _KILLING_S
         try:
-            send(self._sock, words, flags=MSG_DONTWAIT)
+            send(self._sock, words, may_wait=False)
         except OSError:
             return  # it has ended, or the door has, or takes no orders
 

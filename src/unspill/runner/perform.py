@@ -25,12 +25,13 @@ from unspill.runner.watch import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from unspill.host.cgroup import Group
     from unspill.model.plan import Facts, Plan
     from unspill.model.run import Hint, Outcome
     from unspill.runner import hints as explained
     from unspill.runner.launcher import Launched
     from unspill.runner.live import Joined, LiveSandbox
-    from unspill.runner.watch import RunControl
+    from unspill.runner.watch import Collector, RunControl
 else:
     explained = lazy_module("unspill.runner.hints")  # lazy: hints
 
@@ -55,26 +56,17 @@ def perform(plan: Plan, facts: Facts, control: RunControl, live: LiveSandbox | N
     pipes = RunPipes(control.stdin is not None)
     group = make_group_of(plan, facts, control.run) if live is None else None
     report = StartReport(plan) if plan.staged and live is None else None
-    launched: Launched | Joined | None = None
-    try:
-        if live is None:
-            launched = launch(plan, facts, control, pipes, group, report)
-        else:
-            launched = live.join(plan, control, pipes)
-    finally:
-        if launched is None:
-            pipes.close()
-            if report is not None:
-                report.end()
-            if group is not None:
-                group.remove()
+    launched = _start(plan, facts, control, pipes, group, report, live)
     if launched is None:
         return Performed(outcome=Cancelled(), stdout=Output(), stderr=Output())
-    memory = None if group is not None or (live is not None and live.has_group) else MemoryWatch()
-    usage = UsageWatch(plan.limits, _uppers(plan), kept_directories(plan), fresh_directories(plan), memory)
-    collectors = make_collectors(control.spill_dir, plan.limits, has_terminal=control.terminal is not None)
     raised: BaseException | None = None
+    collectors: list[Collector] = []
+    outputs: list[Output] = []
+    # Whatever goes wrong from here on, the command must not live on unseen
     try:
+        memory = None if group is not None or (live is not None and live.has_group) else MemoryWatch()
+        usage = UsageWatch(plan.limits, _uppers(plan), kept_directories(plan), fresh_directories(plan), memory)
+        collectors = make_collectors(control.spill_dir, plan.limits, has_terminal=control.terminal is not None)
         own_network = plan.profile != "strict" and not isinstance(plan.network, HostNetwork)
         watch = Watch(launched, pipes, collectors, usage, plan.limits, control, own_network=own_network)
         try:
@@ -92,11 +84,12 @@ def perform(plan: Plan, facts: Facts, control: RunControl, live: LiveSandbox | N
         pipes.close()
         if control.terminal is not None:
             control.terminal.end()
-        stdout, stderr = (collector.finish() for collector in collectors)
+        outputs += [collector.finish() for collector in collectors]
         if group is not None:
             group.remove()
         if report is not None:
             report.end()
+    stdout, stderr = outputs
     outcome = outcome_from(watch.status, stderr.kept()) if stopped is None else stopped
     outcome = outcome if report is None else report.outcome(outcome)
     if stopped is None and isinstance(launched.failure, NeverStarted):
@@ -106,6 +99,32 @@ def perform(plan: Plan, facts: Facts, control: RunControl, live: LiveSandbox | N
         watch.release()
     performed = _performed(plan, name_limit(outcome, reached, plan.limits), stdout, stderr)
     return _with_servers(performed, watch.servers, live).replace(remains=watch.remains, raised=raised)
+
+
+def _start(
+    plan: Plan,
+    facts: Facts,
+    control: RunControl,
+    pipes: RunPipes,
+    group: Group | None,
+    report: StartReport | None,
+    live: LiveSandbox | None,
+) -> Launched | Joined | None:
+    """Start the command of a plan. None if its caller gave up before; then, or after an error, nothing is left."""
+    launched: Launched | Joined | None = None
+    try:
+        if live is None:
+            launched = launch(plan, facts, control, pipes, group, report)
+        else:
+            launched = live.join(plan, control, pipes)
+    finally:
+        if launched is None:
+            pipes.close()
+            if report is not None:
+                report.end()
+            if group is not None:
+                group.remove()
+    return launched
 
 
 def _with_servers(performed: Performed, found: set[int], live: LiveSandbox | None) -> Performed:

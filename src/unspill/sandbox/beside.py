@@ -119,9 +119,12 @@ def _is_hidden(change: Change, upper: bytes) -> bool:
     for parent in _parents(change.path):
         try:
             is_directory = stat.S_ISDIR(os.lstat(upper + b"/" + parent).st_mode)
+            if not is_directory or is_opaque(upper + b"/" + parent):
+                return True
         except FileNotFoundError:
             return False
-        if not is_directory or is_opaque(upper + b"/" + parent):
+        except PermissionError:
+            # The run has closed a directory, so nobody can tell
             return True
     return False
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import os
 import time
-from _thread import allocate_lock
+from _thread import allocate_lock, start_new_thread
 
 from unspill.errors import HostError, SandboxUnavailable, UsageError
 from unspill.host.libc import DeferredSignals
 from unspill.layers.lifecycle import begin_again, begin_beside, drop_kept, end_beside, find_hidden, is_empty, open_run
-from unspill.layers.locks import StackUse, end_going_on, lock_sandbox, wait_for_lock
+from unspill.layers.locks import GivenUp, RunUse, StackUse, end_going_on, lock_sandbox, wait_for_lock
 from unspill.layers.mask import MaskUse
 from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
@@ -52,6 +52,7 @@ from unspill.sandbox.running import (
     refuse_bad_directory,
     refuse_full_disk,
     tell_interrupted,
+    tell_waiting,
     use_rootfs,
     with_remedy,
 )
@@ -68,12 +69,12 @@ from unspill.sandbox.terminal import KeptSide, KeptTerminal, Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
     from typing import Any, Self
 
     from unspill.layers.lifecycle import OpenRun
+    from unspill.layers.locks import SandboxLock
     from unspill.model.change import Selection
     from unspill.model.plan import CacheLayer, Places, Plan
     from unspill.model.policy import After, Limits
@@ -97,7 +98,6 @@ else:
     checkpoints = lazy_module("unspill.sandbox.checkpoints")  # lazy: checkpoints
     ports = lazy_module("unspill.sandbox.ports")  # lazy: ports
     review = lazy_module("unspill.sandbox.review")  # lazy: diff
-    threading = lazy_module("threading")  # lazy: reused sandboxes
 
 
 # How long a sandbox is kept for the next run of a connection
@@ -110,6 +110,22 @@ _CLOSED = "Make another one with `Sandbox.live`."
 _SIZE = (24, 80)
 # In view `rootfs` the home directory is the project, which is no place for what was typed and read
 SHELL_ENVIRON = {"HISTFILE": "/tmp/.shell_history", "LESSHISTFILE": "-"}
+
+
+class _Locks:
+    """The sandbox's lock, and a share in the use of its stack, which a run that is to be alone waits for."""
+
+    def __init__(self, use: StackUse) -> None:
+        self._use = use
+        self.lock: SandboxLock | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        if self.lock is not None:
+            self.lock.release()
+        self._use.release()
 
 
 class Span:
@@ -164,6 +180,11 @@ class Span:
         """Tell whether nothing at all was written to its layers."""
         caches = (cache.stack.open for cache in self.under_way.caches)
         return is_unwritten(self.under_way) and all(layer is None or is_empty(layer.upper) for layer in caches)
+
+
+def _for_all(spec: RunSpec) -> RunSpec:
+    """Return a run that shares its layers with others: what they all changed is held if this one is cancelled."""
+    return spec.replace(after_cancel="hold") if spec.after_cancel == "discard" != spec.after else spec
 
 
 def _path_of(cache: CacheLayer) -> bytes:
@@ -339,8 +360,14 @@ class Live:
         def order(*words: object) -> None:
             self._live.order(identity, words)
 
-        run.begin(entered[1], lambda: self._follow(*entered, is_background=True), order)
-        self._background = [other for other in self._background if other.is_alive()] + [run]
+        try:
+            run.begin(entered[1], lambda: self._follow(*entered, is_background=True), order)
+        except BaseException as error:
+            self._fail(*entered[:3], error)
+            run.close()
+            raise
+        with self._lock:
+            self._background = [other for other in self._background if other.is_alive()] + [run]
         return run
 
     def runs(self) -> tuple[background.BackgroundRun, ...]:
@@ -375,7 +402,7 @@ class Live:
             return never_begun(self._project) if entered is None else self._follow(*entered)
 
         terminal = Terminal(run, size)
-        self._terminals = [other for other in self._terminals if other.is_alive()] + [terminal]
+        self._remember(terminal)
         return terminal
 
     def kept_terminal(
@@ -402,8 +429,12 @@ class Live:
             return self._follow(*entered)
 
         terminal = KeptTerminal(side, run, size)
-        self._terminals = [other for other in self._terminals if other.is_alive()] + [terminal]
+        self._remember(terminal)
         return terminal
+
+    def _remember(self, terminal: Terminal) -> None:
+        with self._lock:
+            self._terminals = [other for other in self._terminals if other.is_alive()] + [terminal]
 
     def shell(
         self,
@@ -511,12 +542,24 @@ class Live:
             return begin_use(self._project, spec)
         if spec.after == "discard":
             return StackUse(state, sandbox, alone=False)
-        lock = wait_for_lock(state, sandbox, spec.cancel_fd)
-        if lock is not None and any(
-            run.keeps and run.sandbox == sandbox for run in self._project.store.runs.unfinished()
-        ):
-            tell_interrupted(spec, hold_of_sandbox(self._project))
-        return lock
+        try:
+            # Not beside a run that is to be alone
+            use = RunUse(state, sandbox, spec.cancel_fd, on_wait=lambda: tell_waiting(self._project, spec))
+        except GivenUp:
+            return None
+        locks = _Locks(use)
+        try:
+            locks.lock = wait_for_lock(state, sandbox, spec.cancel_fd, lambda: tell_waiting(self._project, spec))
+            unfinished = self._project.store.runs.unfinished()
+            if locks.lock is not None and any(run.keeps and run.sandbox == sandbox for run in unfinished):
+                tell_interrupted(spec, hold_of_sandbox(self._project))
+        except BaseException:
+            locks.__exit__()
+            raise
+        if locks.lock is None:
+            locks.__exit__()
+            return None
+        return locks
 
     def _enter_beside(self, span: Span, spec: RunSpec) -> tuple[Span, Run, RunSpec, Plan]:
         if spec.after != span.spec.after:
@@ -525,10 +568,12 @@ class Live:
                 f" (`after`), not {spec.after}",
                 remedy="Wait for them, or use `Sandbox.run`.",
             )
+        spec = _for_all(spec)
+        plan = self._plan(span, spec)
         run = begin_beside(self._project.store, self._project.row, spec.argv, spec.cwd, spec.after_cancel, spec.limits)
         span.alive.append(run)
         span.numbers.append(run.number)
-        return span, run, spec, self._plan(span, spec)
+        return span, run, spec, plan
 
     def _again(self, span: Span, spec: RunSpec) -> Span | None:
         """Return a span that was kept, for another command; None if that would see something else by now."""
@@ -537,14 +582,19 @@ class Live:
         if span.seen != self._look(masks) or (places is not span.places and places != span.places):
             self._drop_span(span)
             return None
-        span.masks = masks
+        # Compared with that of the command before; what can fail is done before the run begins
+        plan = self._plan(span, spec)
+        span.masks, span.plan, span.spec = masks, plan, spec
         span.under_way = begin_again(
             project.store, project.row, span.under_way, spec.argv, spec.cwd, spec.after_cancel, spec.limits
         )
-        # Compared with that of the command before
-        span.plan = self._plan(span, spec)
-        span.spec = spec
-        span.gate = open_gate(project, spec, span.under_way, span.plan)
+        try:
+            span.gate = open_gate(project, spec, span.under_way, span.plan)
+        except BaseException as error:
+            self._span = None
+            self._live.withdraw()
+            self._hold_failed(span, spec, error)
+            raise
         return span
 
     def _look(self, masks: Masks) -> Seen:
@@ -665,9 +715,11 @@ class Live:
                 return
             self._live.close()
             self._span = None
-            self._end_gate(span, spec)
-            self._settle_copies(span)
-            self._hold_failed(span, spec, error)
+            try:
+                self._end_gate(span, spec)
+                self._settle_copies(span)
+            finally:
+                self._hold_failed(span, spec, error)
 
     def _hold_failed(self, span: Span, spec: RunSpec, error: BaseException) -> None:
         """Hold what was written in a span that has no result."""
@@ -730,17 +782,29 @@ class Live:
                 self._end_beside(span, ended_run(run, performed))
                 result = self._result(span, run, plan, performed, begun)
                 return result.replace(shared_with=others, unsettled=True)
-            traffic = self._end_gate(span, spec)
-            self._settle_copies(span)
             if others:
-                self._project.store.runs.share(self._project.row.id, span.numbers)
-            if span.is_unwritten() and not self._is_closed:
-                result = self._keep(span, run, plan, performed, traffic, begun)
+                spec = _for_all(spec)
+            try:
+                traffic = self._end_gate(span, spec)
+                self._settle_copies(span)
+                if others:
+                    self._project.store.runs.share(self._project.row.id, span.numbers)
+                is_kept = span.is_unwritten() and not self._is_closed
+                if is_kept:
+                    result = self._keep(span, run, plan, performed, traffic, begun)
+            except BaseException as error:
+                self._span = None
+                self._live.close()
+                self._hold_failed(span, spec, error)
+                raise
+            if is_kept:
+                refuse_bad_directory(performed.outcome, plan.cwd)
                 return result.replace(shared_with=others) if others else result
             self._span = None
-            # Nothing is scanned that anything could still write
-            self._live.withdraw()
             try:
+                # Nothing is scanned that anything could still write
+                if not self._live.withdraw():
+                    self._live.close()
                 performed, changes = look_at_layers(performed, plan, span.under_way)
                 performed = with_hints(self._project, plan, performed, span.masks)
             except BaseException as error:
@@ -751,6 +815,7 @@ class Live:
                 use = span.locks if isinstance(span.locks, StackUse) and self._is_isolated else None
                 result = close_run(*closing, use, span.copies)
             finally:
+                end_going_on(span.under_way.run.id)
                 span.release()
             return result.replace(shared_with=others)
 
@@ -766,7 +831,6 @@ class Live:
             self._project.store.traffic.put(run.id, traffic)
         span.drop_copies()
         span.unlock()
-        refuse_bad_directory(performed.outcome, plan.cwd)
         return self._result(span, run, plan, performed, begun, traffic)
 
     def _result(
@@ -809,7 +873,11 @@ class Live:
         with self._turn, self._lock:
             span = self._span
             if span is not None and not span.alive:
-                self._drop_span(span)
+                if span.is_unwritten():
+                    self._drop_span(span)
+                else:
+                    self._span = None
+                    self._hold_failed(span, span.spec, SandboxUnavailable("it was not closed as it should be"))
             if self._ports is not None:
                 self._ports.close()
 
@@ -833,7 +901,10 @@ class ReusedLive:
         self._is_refused = policy.network.ask or not project.means.has_live
         self._limits = policy.limits.of_sandbox()
         self._open_one = open_one
-        self._news = threading.Condition()  # protects the fields below
+        # Free when the one is closed that is watched
+        self._gone = allocate_lock()
+        self._gone.acquire()
+        self._lock = allocate_lock()  # protects the fields below
         self._live: Live | None = None
         self._is_used = self._is_watched = self._is_closed = False
         self._idle_since = 0.0
@@ -867,19 +938,19 @@ class ReusedLive:
 
     def _take(self, spec: RunSpec) -> Live | None:
         is_other = self._is_refused or spec.limits.of_sandbox() != self._limits
-        with self._news:
+        with self._lock:
             if is_other or self._is_used or self._is_closed or self._failed >= _MOST_FAILED:
                 return None
             if self._live is None:
                 self._live = self._open_one()
             if not self._is_watched:
                 self._is_watched = True
-                threading.Thread(target=self._close_when_idle, name="unspill-idle", daemon=True).start()
+                start_new_thread(self._close_when_idle, ())
             self._is_used = True
             return self._live
 
     def _give_back(self, live: Live, *, is_kept: bool) -> None:
-        with self._news:
+        with self._lock:
             self._is_used = False
             self._idle_since = time.monotonic()
             if is_kept or self._live is not live:
@@ -888,23 +959,23 @@ class ReusedLive:
         live.close()
 
     def _close_when_idle(self) -> None:
-        with self._news:
-            while self._live is not None:
+        left_s = IDLE_S
+        while left_s > 0 and not self._gone.acquire(timeout=left_s):
+            with self._lock:
                 left_s = IDLE_S if self._is_used else self._idle_since + IDLE_S - time.monotonic()
                 if left_s <= 0:
-                    break
-                self._news.wait(left_s)
-            live, self._live = self._live, None
-            self._is_watched = False
-        if live is not None:
+                    live, self._live = self._live, None
+                    self._is_watched = False
+        if left_s <= 0 and live is not None:
             live.close()
 
     def close(self) -> None:
         """End it, for good: from now on there are plain runs only."""
-        with self._news:
+        with self._lock:
             self._is_closed = True
             live, self._live = self._live, None
-            self._news.notify_all()
+            if self._gone.locked():
+                self._gone.release()
         if live is not None:
             live.close()
 

@@ -204,7 +204,9 @@ def begin_use(project: Project, spec: RunSpec) -> RunUse | None:
         return None
     try:
         if spec.after != "discard":
-            _wait_for_keeper(project)
+            if not _wait_for_keeper(project, spec):
+                use.release()
+                return None
             hold_left(project, spec)
     except BaseException:
         use.release()
@@ -212,8 +214,10 @@ def begin_use(project: Project, spec: RunSpec) -> RunUse | None:
     return use
 
 
-def _wait_for_keeper(project: Project) -> None:
+def _wait_for_keeper(project: Project, spec: RunSpec) -> bool:
     """Refuse a run beside those that a keeper has; wait for one that ends, so that this run sees what they changed.
+
+    False if the caller gave up before.
 
     Raises:
         SandboxUnavailable: background runs use the sandbox.
@@ -221,7 +225,11 @@ def _wait_for_keeper(project: Project) -> None:
     state, sandbox = project.store.state, project.row.id
     if os.path.exists(keeper_files(state, sandbox)[0]):
         refuse_kept(state, sandbox)
-        lock_sandbox(state, sandbox).release()
+        lock = wait_for_lock(state, sandbox, spec.cancel_fd, lambda: tell_waiting(project, spec))
+        if lock is None:
+            return False
+        lock.release()
+    return True
 
 
 def hold_left(project: Project, spec: RunSpec) -> None:

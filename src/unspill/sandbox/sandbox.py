@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import os
 import time
-from _thread import allocate_lock
 
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.lifecycle import (
@@ -343,6 +342,8 @@ class Looking:
 class Sandbox(Looking):
     """A place to run commands in. Safe to use from several threads; see the module for a recipe."""
 
+    _reused: live.ReusedLive | None = None
+
     def __init__(
         self,
         project: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
@@ -380,8 +381,6 @@ class Sandbox(Looking):
         self._approver = approver
         self._on_change = on_change
         self._broker: Broker | None = None
-        self._reuse_lock = allocate_lock()
-        self._reused: live.ReusedLive | None = None
         check_approver(approver)
         permit_root = None if approver is None else self._permit_root
         self._project = open_project(project, name, policy, permit_root)
@@ -440,15 +439,13 @@ class Sandbox(Looking):
             command: A text for /bin/sh, or a list of words. `env`: variables on top of this process's allowed ones.
             working_dir: Absolute, relative to the project (the default), or `playground`. `cwd` is its old name.
             stdin: A text, bytes, or a descriptor. `timeout`: seconds; `limits`: bounds; by default the policy's.
-            after: `apply`, `hold` or `discard`; by default the policy's. `after_cancel`: the same, if it is cancelled;
-                by default the policy's where `after` is `apply`, else as `after`.
+            after: `apply`, `hold` or `discard`; by default the policy's. `after_cancel`: the same, if it is cancelled.
             on_event: Called with Started, OutputChunk and Ended. `cancel_fd`: becomes readable to cancel.
             network: Any public host, for this command and this time; `hosts`: those named, besides the policy's.
             readable: Paths that it sees besides the policy's; `reveal`: secrets of the project that it sees.
             roots: Directories that it may change besides the policy's. `unsandboxed`: as if the person had typed it.
-            approver: Who answers for this run. `alone`: no other goes on meanwhile. `on_wait`: told what it waits for.
-            attach: Who is at the other end of a terminal that it has instead of pipes. `ports`: those open meanwhile.
-            reuse: Where nobody can tell the difference, have it in a live sandbox that is kept for the next such run.
+            approver: Who answers for this run. `attach`: whose terminal it has, not pipes. `ports`: open meanwhile.
+            alone: No other goes on meanwhile. `on_wait`: told what it waits for. `reuse`: its sandbox, for the next.
 
         Raises:
             UsageError: the command or the directory is wrong.
@@ -461,14 +458,16 @@ class Sandbox(Looking):
         spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, alone=alone, on_wait=on_wait, **options)
         more = (network, hosts, readable, reveal, roots)
         if unsandboxed or (attach is None and ports is None):
-            if reuse and not unsandboxed and not any(more) and (result := self._reusable().run(spec)) is not None:
-                return result
-            return self._run(spec, more, approver, unsandboxed=unsandboxed)
+            return self._run(spec, more, approver, unsandboxed=unsandboxed, reuse=reuse)
         return live.run_attached(
             self._project, attach, ports, spec, lambda made: self._run(made, more, approver), has_network=network
         )
 
-    def _run(self, spec: RunSpec, more: More, approver: Who, *, unsandboxed: bool = False) -> RunResult:
+    def _run(
+        self, spec: RunSpec, more: More, approver: Who, *, unsandboxed: bool = False, reuse: bool = False
+    ) -> RunResult:
+        if reuse and not unsandboxed and not any(more) and (reused := self._reusable().run(spec)) is not None:
+            return reused
         result = self._run_permitted(spec, more, approver, unsandboxed=unsandboxed)
         # Not before: what it costs is no part of any run
         search_aside(self._project)
@@ -517,10 +516,12 @@ class Sandbox(Looking):
         return permits.make_broker(self._project.store, self._project.means.policy, self._project.locations, approver)
 
     def _reusable(self) -> live.ReusedLive:
-        with self._reuse_lock:
-            if self._reused is None:
-                self._reused = live.ReusedLive(self._project, lambda: self._make_live(is_isolated=True))
-            return self._reused
+        if self._reused is None:
+            made = live.ReusedLive(self._project, lambda: self._make_live(is_isolated=True))
+            # In one step: two threads may come at once
+            self.__dict__.setdefault("_reused", made)
+        assert self._reused is not None
+        return self._reused
 
     def end_reuse(self) -> None:
         """End the sandbox that is kept for runs with `reuse`, for good: from now on each has one of its own."""

@@ -13,7 +13,7 @@ from tests.figures import record_agent
 
 pytestmark = [pytest.mark.agents, pytest.mark.kernel, pytest.mark.timeout(240)]
 
-ALWAYS = ("claude-code", "codex")
+ALWAYS = [name for name, agent in VERSIONS.items() if agent.get("always")]
 DONE = {"files": ["made.txt", "notes.md"], "steps": True}
 
 

@@ -21,7 +21,7 @@ from tests.agents.real.scripted_model import Body, Call, ScriptedModel, Turn
 from unspill.cli.hook import trust_hash
 
 INSTALLED: Final = Path(os.environ.get("UNSPILL_CI_AGENTS", "/opt/unspill-ci/agents"))
-VERSIONS: Final[dict[str, dict[str, str]]] = json.loads(Path(__file__).with_name("agents.json").read_text())
+VERSIONS: Final[dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("agents.json").read_text())
 UNSPILL: Final = Path(sys.executable).with_name("unspill")
 KEY: Final = "-----BEGIN FAKE KEY----- canary-of-the-key"
 LOOKS: Final = "cat notes.md; ls"
@@ -50,7 +50,7 @@ class Agent:
 
     @property
     def program(self) -> Path:
-        return INSTALLED / self.name / "node_modules/.bin" / VERSIONS[self.name]["program"]
+        return INSTALLED / self.name / "node_modules/.bin" / str(VERSIONS[self.name]["program"])
 
 
 class Trial:
