@@ -112,6 +112,29 @@ while True:
         file.write(str(number))
 """
 
+# Waits for the child of a vfork, which a timer kills whether it is stopped or not. Both have memory of their own
+ORPHANER = """
+import ctypes, os, signal
+libc = ctypes.CDLL(None)
+clone = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("numbers", ctypes.c_int * 2), ("pad", ctypes.c_char * 48)]
+print("up", flush=True)
+number = 0
+while True:
+    child = libc.syscall(clone, 0x4000 | signal.SIGCHLD, 0, 0, 0, 0)
+    if not child:
+        timer = ctypes.c_void_p()
+        assert libc.timer_create(1, ctypes.byref(Event(None, (9, 0))), ctypes.byref(timer)) == 0
+        assert libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, 0, 10000000), None) == 0
+        while True:
+            signal.pause()
+    os.waitpid(child, 0)
+    number += 1
+    with open("orphaned", "w") as file:
+        file.write(str(number))
+"""
+
 WRITERS = {
     "mapper": MAPPER,
     "remapper": REMAPPER,
@@ -120,4 +143,5 @@ WRITERS = {
     "vforks": VFORKS,
     "tracer": TRACER,
     "waker": WAKER,
+    "orphaner": ORPHANER,
 }

@@ -22,12 +22,13 @@ from tests.figures import record_figure
 from tests.kernel.checkpoint_writers import WRITERS
 from tests.kernel.test_checkpoints import tree
 from tests.support import Ground, kinds, lasting, printed, processes_with, short
-from unspill import Cancelled, Exited, NeverStarted, RunResult, Sandbox, Signalled, TimedOut
+from unspill import Cancelled, Exited, NeverStarted, OutputChunk, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import HostError, UsageError
 from unspill.host import door, libc, spawner
 from unspill.layers.locks import upper_dir
 from unspill.model.run import LayerId
 from unspill.runner.launcher import stop_launchers
+from unspill.runner.live import LiveSandbox
 from unspill.sandbox.checkpoints import SpanCopies
 from unspill.sandbox.live import Live
 
@@ -347,9 +348,6 @@ def test_input_variables_and_long_commands_arrive(live: Live) -> None:
 STATUS = """
 grep -E '^(Uid|Gid|Groups|NoNewPrivs|Seccomp|Cap|SigIgn|SigBlk|Umask)' /proc/self/status
 ulimit -a; ls -l /proc/self/fd | grep -v /proc/ | awk '{print $9}'; env | grep -v '^_=' | sort; pwd
-for n in user mnt net ipc uts cgroup pid; do
-    [ "$(readlink /proc/self/ns/$n)" = "$(readlink /proc/1/ns/$n)" ]; echo $n $?
-done
 cut -d' ' -f5-6,9 /proc/self/mountinfo | sort -u; cat /proc/self/oom_score_adj; hostname
 """
 
@@ -360,11 +358,11 @@ NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup", "pid")
 @pytest.mark.bwrap
 @pytest.mark.parametrize("profile", ["default", "strict"])
 def test_a_joined_command_is_as_closed_in_as_a_plain_one(ground: Ground, profile: str) -> None:
-    """Identity, capabilities, filter, limits, descriptors, variables, namespaces, mounts, umask, signals."""
+    """Identity, capabilities, filter, limits, descriptors, variables, mounts, umask, signals."""
     with ground.sandbox(profile=profile) as sandbox, sandbox.live() as live:
         plain, joined = (run(STATUS, after="discard") for run in (sandbox.run, live.run))
         assert plain.exit_code == joined.exit_code == 0
-        seen, expected = (told(result, profile) for result in (joined, plain))
+        seen, expected = (told(result) for result in (joined, plain))
         assert len(expected) > 40
         # What layers are put on; it is empty, and never seen while a command runs
         assert [line for line in seen if line not in expected] == [f"{ground.inside()} rw,nosuid,nodev,relatime tmpfs"]
@@ -377,15 +375,37 @@ def test_without_what_the_door_takes_on_a_joined_command_is_open(
     """The control of the test before: the filter and what goes with it are the door's to set."""
     monkeypatch.setattr(door.Protection, "take_on", lambda _protection: None)
     with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox, sandbox.live() as live:
-        plain, joined = (told(run(STATUS, after="discard"), "default") for run in (sandbox.run, live.run))
+        plain, joined = (told(run(STATUS, after="discard")) for run in (sandbox.run, live.run))
     other = {line.split(":")[0] for line in plain if line not in joined}
     assert {"Seccomp", "NoNewPrivs"} <= other
 
 
-def told(result: RunResult, profile: str) -> list[str]:
-    """Return what STATUS printed; layers have names of their own, and a fence does not let pid 1 be looked at."""
-    lines = re.sub(r"\b[0-9a-f]{16}$", "LAYER", printed(result), flags=re.MULTILINE).splitlines()
-    return [line for line in lines if profile == "default" or line.partition(" ")[0] not in NAMESPACES]
+def told(result: RunResult) -> list[str]:
+    """Return what STATUS printed; layers have names of their own."""
+    return re.sub(r"\b[0-9a-f]{16}$", "LAYER", printed(result), flags=re.MULTILINE).splitlines()
+
+
+def pids_with(word: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if word.encode() in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.bwrap
+@pytest.mark.parametrize("profile", ["default", "strict"])
+def test_a_joined_command_has_the_namespaces_of_its_sandbox(ground: Ground, profile: str) -> None:
+    """Looked at from outside: from inside nobody sees those of pid 1."""
+    word = lasting()
+    with ground.sandbox(profile=profile) as sandbox, sandbox.live() as live:
+        live.start(f"exec sleep {word}", after="discard")
+        assert live._live.init is not None
+        [command] = pids_with(word)
+        for name in NAMESPACES:
+            joined, own, ours = (os.readlink(f"/proc/{pid}/ns/{name}") for pid in (command, live._live.init[0], "self"))
+            assert joined == own != ours
 
 
 def test_a_live_sandbox_keeps_its_limits_and_says_when_it_is_closed(live: Live) -> None:
@@ -497,6 +517,36 @@ def test_a_command_has_its_own_variables_also_where_the_one_before_changed_nothi
     for word in (None, "one", "two", None):
         env = {} if word is None else {"WORD": word}
         assert live.run("echo ${WORD-none}", env=env).stdout.head == f"{word or 'none'}\n".encode()
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "control"])
+def test_a_command_that_outlived_its_sandbox_does_not_end_the_next(
+    live: Live, monkeypatch: pytest.MonkeyPatch, is_control: bool
+) -> None:
+    if is_control:
+        monkeypatch.setattr(LiveSandbox, "end_with", lambda sandbox, _joined: sandbox.close())
+    has_printed, goes_on = threading.Event(), threading.Event()
+
+    def read_slowly(event: object) -> None:
+        if isinstance(event, OutputChunk):
+            has_printed.set()
+            goes_on.wait(60)
+
+    def run() -> None:
+        live.run("echo x; exec sleep 1000", after="discard", on_event=read_slowly)
+
+    slow = threading.Thread(target=run)
+    slow.start()
+    assert has_printed.wait(20)
+    # Its door is among all that it kills
+    assert live.start("kill -KILL -1; exec sleep 1000", after="discard").wait(20) is not None
+    beside = live.start("exec sleep 1000", after="discard")
+    assert live._live.built == 2
+    goes_on.set()
+    slow.join(20)
+    assert not slow.is_alive()
+    assert (live._live._launched is None) is is_control
+    assert is_control or beside.is_alive()
 
 
 def held_paths(sandbox: Sandbox) -> set[str]:

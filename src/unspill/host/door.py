@@ -4,6 +4,8 @@
 The spawner forks the door once into the sandbox's namespaces. There it takes on every protection of a command, then
 starts commands by vfork and execve, which saves making a sandbox for each. It is not dumpable from before the
 fork on, so no command can trace it, or read its memory or its descriptors; whoever kills or stops it ends the sandbox.
+So does whoever changes its limits or its priority, which the kernel lets every process of the user do: it looks at them
+before each command, which would have them too, and after it.
 
     caller ── requests ──▶ door      marshal: from outside, and only we have the other end
     caller ◀── frames ──── door      three numbers each: what comes from inside is data
@@ -14,7 +16,8 @@ sandbox's own; the door passes its master out and keeps nothing of it. It does t
 a port of the sandbox, or that listen there: whoever asked for one moves the bytes.
 
 pid 1 of a live sandbox is a program of two hundred bytes that only waits. As the kernel's pid 1 it can't be killed from
-inside, so the door ends all that commands have left by one kill(-1).
+inside, so the door ends all that commands have left by one kill(-1). It is not dumpable before the first command is
+started: nobody inside can have it run something else.
 """
 
 from __future__ import annotations
@@ -63,7 +66,9 @@ else:
 # Kinds of frames; the other two numbers say more
 READY, STARTED, FAILED, ENDED, QUIET, PASSED = range(1, 7)
 # FAILED: what the errno is about
-NO_DIRECTORY, NO_PROGRAM, NO_TERMINAL, NO_SOCKET = range(4)
+NO_DIRECTORY, NO_PROGRAM, NO_TERMINAL, NO_SOCKET, NOT_AS_BEFORE = range(5)
+# ENDED: others that the command started are alive; the door is not as it was
+HAS_OTHERS, IS_CHANGED = 1, 2
 FRAME_BYTES = 12
 
 _NAMESPACES = (
@@ -85,6 +90,7 @@ _WAIT = os.WEXITED | os.WNOHANG
 # To lock a terminal's other side, and its number; Python has no names for them before 3.14
 _TIOCSPTLCK, _TIOCGPTN = 0x40045431, 0x80045430
 _BACKLOG = 128
+_LIMITS = range(16)
 
 
 def frame(kind: int, value: int = 0, more: int = 0) -> bytes:
@@ -103,7 +109,7 @@ def read_frame(raw: bytes) -> Frame | None:
 def waiting_program(machine: str) -> bytes | None:
     """Return a program that says one byte on its stdout and waits for ever; None for machines that we do not know.
 
-    It ignores SIGCHLD, so that the kernel reaps what is left to it.
+    It ignores SIGCHLD, so that the kernel reaps what is left to it, and is not dumpable, so that nobody traces it.
     """
     found = {"x86_64": (62, _wait_on_x86_64), "aarch64": (183, _wait_on_aarch64)}.get(machine)
     if found is None:
@@ -121,8 +127,9 @@ def waiting_program(machine: str) -> bytes | None:
 
 
 def _wait_on_x86_64() -> bytes:
-    # rt_sigaction(SIGCHLD, action, 0, 8); write(1, action, 1); for (;;) pause();
+    # prctl(PR_SET_DUMPABLE, 0); rt_sigaction(SIGCHLD, action, 0, 8); write(1, action, 1); for (;;) pause();
     parts = (
+        b"\xb8\x9d\0\0\0\xbf\x04\0\0\0\x31\xf6\x0f\x05",
         b"\xb8\x0d\0\0\0\xbf\x11\0\0\0\x48\x8d\x35" + (43).to_bytes(4, "little"),
         b"\x31\xd2\x41\xba\x08\0\0\0\x0f\x05",
         b"\xb8\x01\0\0\0\xbf\x01\0\0\0\x48\x8d\x35" + (16).to_bytes(4, "little"),
@@ -138,10 +145,11 @@ def _wait_on_aarch64() -> bytes:
         return 0xD2800000 | value << 5 | register
 
     call = 0xD4000001
-    words = [load(0, 17), 0, load(2, 0), load(3, 8), load(8, 134), call]
+    words = [load(0, 4), load(1, 0), load(8, 167), call]
+    words += [load(0, 17), 0, load(2, 0), load(3, 8), load(8, 134), call]
     words += [load(0, 1), 0, load(2, 1), load(8, 64), call]
     words += [load(0, 0), load(1, 0), load(2, 0), load(3, 0), load(8, 73), call, 0x14000000 | (-6 & 0x3FFFFFF)]
-    for at in (1, 7):
+    for at in (5, 11):
         # adr x1, action
         words[at] = 0x10000000 | (len(words) - at) << 5 | 1
     return b"".join(word.to_bytes(4, "little") for word in words)
@@ -229,6 +237,8 @@ class DoorLoop:
         self._ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
         self._poll = select.poll()
         self._poll.register(_SOCKET_FD, select.POLLIN)
+        self._before = _read_standing()
+        self._processors = os.sched_getaffinity(0)
 
     def serve(self) -> None:
         """Do what is asked for, until the caller's end is closed."""
@@ -301,6 +311,9 @@ class DoorLoop:
         actions: list[FileAction],
         master: int | None = None,
     ) -> None:
+        if self._is_changed():
+            _tell_last(answer, FAILED, more=NOT_AS_BEFORE)
+            return
         try:
             os.chdir(cwd)
         except OSError as error:
@@ -382,7 +395,17 @@ class DoorLoop:
     def _end(self, command: JoinedCommand) -> None:
         status = os.waitpid(command.pid, 0)[1]
         self._forget(command)
-        _tell_last(command.sock, ENDED, _code_of(status), int(not self._is_quiet()))
+        found = HAS_OTHERS * (not self._is_quiet()) | IS_CHANGED * self._is_changed()
+        _tell_last(command.sock, ENDED, _code_of(status), found)
+
+    def _is_changed(self) -> bool:
+        """Tell whether somebody has changed the limits or the priority of this process.
+
+        The host may change its processors as well, so those are only set again.
+        """
+        if os.sched_getaffinity(0) != self._processors:
+            _set_processors(self._processors)
+        return _read_standing() != self._before
 
     def _forget(self, command: JoinedCommand) -> None:
         del self._commands[command.fd]
@@ -417,7 +440,7 @@ class DoorLoop:
             time.sleep(_PAUSE_S)
         for command, code in ended:
             _tell_last(command.sock, ENDED, code)
-        _tell_last(answer, QUIET, len(known))
+        _tell_last(answer, QUIET, len(known), int(self._is_changed()))
 
     def _reap_all(self, known: dict[int, JoinedCommand], ended: list[tuple[JoinedCommand, int]]) -> bool:
         """Reap who is dead, and tell whether nobody is left; commands go from `known` to `ended`."""
@@ -459,6 +482,18 @@ class JoinedCommand:
             for pid in found:
                 _kill(pid)
             killed |= found
+
+
+def _read_standing() -> tuple[object, ...]:
+    """Return what a command gets from this process, and others may change."""
+    return (*map(resource.getrlimit, _LIMITS), *libc.read_scheduling())
+
+
+def _set_processors(wanted: set[int]) -> None:
+    try:
+        os.sched_setaffinity(0, wanted)
+    except OSError:
+        return  # the host has taken them all away
 
 
 def _find_session(leader: int) -> set[int]:

@@ -24,6 +24,7 @@ import time
 from _socket import (
     CMSG_SPACE,
     MSG_CMSG_CLOEXEC,
+    MSG_DONTWAIT,
     SCM_RIGHTS,
     SOL_SOCKET,
 )
@@ -73,31 +74,35 @@ class Job(Record):
     live: bool = False
 
 
-def send(sock: Socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one message with descriptors; a long one goes through a file in memory."""
+def send(sock: Socket, message: Any, descriptors: tuple[int, ...] = (), *, may_wait: bool = True) -> None:
+    """Send one message with descriptors; a long one goes through a file in memory.
+
+    Where nobody takes it, whoever may not wait gets a BlockingIOError.
+    """
+    flags = 0 if may_wait else MSG_DONTWAIT
     payload = marshal.dumps(message)
     if len(payload) <= _INLINE_BYTES:
-        _send(sock, payload, descriptors)
+        _send(sock, payload, descriptors, flags)
         return
     file_fd = memory_file(payload)
     try:
-        _send(sock, _IN_FILE, (file_fd, *descriptors))
+        _send(sock, _IN_FILE, (file_fd, *descriptors), flags)
     finally:
         os.close(file_fd)
 
 
-def _send(sock: Socket, payload: bytes, descriptors: tuple[int, ...]) -> None:
+def _send(sock: Socket, payload: bytes, descriptors: tuple[int, ...], flags: int) -> None:
     rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in descriptors)
     ancillary = [(SOL_SOCKET, SCM_RIGHTS, rights)] if descriptors else []
     try:
-        sock.sendmsg([payload], ancillary)
+        sock.sendmsg([payload], ancillary, flags)
     except OSError as error:
         if error.errno != errno.ETOOMANYREFS:
             raise
-        _send_above_soft_limit(sock, payload, ancillary)
+        _send_above_soft_limit(sock, payload, ancillary, flags)
 
 
-def _send_above_soft_limit(sock: Socket, payload: bytes, ancillary: list[tuple[int, int, bytes]]) -> None:
+def _send_above_soft_limit(sock: Socket, payload: bytes, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
     """Send although the user has more descriptors on their way than this process may have open.
 
     The kernel counts them by user, and a command may have more of them than many programs' soft limit.
@@ -105,7 +110,7 @@ def _send_above_soft_limit(sock: Socket, payload: bytes, ancillary: list[tuple[i
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        sock.sendmsg([payload], ancillary)
+        sock.sendmsg([payload], ancillary, flags)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -492,6 +492,9 @@ class LiveRun(SpawnedRun):
     def _answer(self, words: Any, descriptors: list[int]) -> None:
         match words:
             case ("door", program, fence):
+                if not descriptors:
+                    # The kernel drops descriptors that do not fit
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
                 made = self._make_door(descriptors[0], door.Protection(self.job.limits, program, fence))
                 try_send(self.reply, ("made",), (made,))
             case ("attach", overlays):
@@ -499,7 +502,6 @@ class LiveRun(SpawnedRun):
             case ("detach",):
                 try_send(self.reply, ("detached",) if self._detach() else ("busy",))
             case ("refresh", count):
-                # The kernel drops descriptors that do not fit
                 try_send(self.reply, ("refreshed", len(descriptors) == count and all(map(refresh, descriptors))))
             case ("watch", tops, temporary):
                 assert self.init_fd is not None
@@ -521,11 +523,16 @@ class LiveRun(SpawnedRun):
 
     def _stop(self) -> None:
         """Stand everything still, and tell what is mapped there; or tell that it goes on."""
-        if self.stopper is None:
-            self.stopper = stopper.Stopper(self.init, self.doors, self.job.cgroups)
-            if not self.stopper.stop():
-                self.stopper = None
-        try_send(self.reply, ("stopped", *((False, None) if self.stopper is None else (True, self.stopper.mapped()))))
+        self._go()
+        found = stopper.Stopper(self.init, self.doors, self.job.cgroups)
+        try:
+            is_still = found.stop()
+            mapped = found.mapped() if is_still else None
+        except BaseException:
+            found.release()
+            raise
+        self.stopper = found if is_still else None
+        try_send(self.reply, ("stopped", is_still, mapped))
 
     def kill(self) -> None:
         """Let go of everybody first: the dead wait for whoever traces them."""

@@ -8,8 +8,8 @@ stopped gets a SIGCONT; what was stopped before stays so.
 
 Still means: every thread is stopped or dead in two listings in a row that have the same processes in them: one that
 forked and ended while they were listed looks dead, and its child is in the next one only. Who waits for the child of
-its vfork counts if a child of it is stopped. The door and the sandbox's pid 1 are left alone:
-they write no files.
+its vfork counts if a child of it is stopped; a timer of that child may kill it, and then its parent moves, so at the
+end all are looked at again. The door is left alone: it writes no files.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    # Who was stopped and who was dead when everybody was one of both; None if somebody was neither
-    Listing = tuple[list[int], list[int]] | None
+    # Who was stopped, who was dead, who waited for a vfork; None if somebody was none of these
+    Listing = tuple[list[int], list[int], list[int]] | None
 
 
 # A long write ends; who is not still after this is not going to be
@@ -44,6 +44,8 @@ _STILL, _DEAD = b"Tt", b"ZX"
 _VFORKS = {"x86_64": (b"56", b"58", b"435"), "aarch64": (b"220", b"435")}.get(os.uname().machine, ())
 _NS_GET_PARENT = 0xB702
 MOST_MAPPED = 4096
+# What all processes together have mapped is read so far: a command chooses how much that is
+MOST_MAPS_BYTES = 4 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _ptrace = _libc.ptrace
@@ -52,11 +54,10 @@ _ptrace.restype = ctypes.c_long
 
 
 class Stopper:
-    """What stands one sandbox still; `init` is its pid 1, and those to `spare` are ours."""
+    """What stands one sandbox still; `init` is its pid 1, and those to `spare` are its doors."""
 
     def __init__(self, init: int, spare: Collection[int], member_files: Collection[bytes] = ()) -> None:
-        self._init = init
-        self._spare = {init, *spare}
+        self._spare = set(spare)
         self._freezer = _find_freezer(member_files)
         # By the inode of a pid namespace whether it is the sandbox's or lies in it
         self._namespaces = {os.stat(f"/proc/{init}/ns/pid").st_ino: True, os.stat("/proc/self/ns/pid").st_ino: False}
@@ -64,6 +65,8 @@ class Stopper:
         self._refused: set[int] = set()
         self._signalled: set[int] = set()
         self._others: set[int] = set()
+        # Who was there when all stood still
+        self._stood: Listing = None
         # "freeze", "ptrace" or "signal"
         self.used = "ptrace"
 
@@ -85,16 +88,20 @@ class Stopper:
             may_signal = lasted > _PTRACE_S and rounds > _PTRACE_ROUNDS
             found = self._look(may_signal=may_signal)
             if found is not None and found == before:
+                self._stood = found
                 return True
             before = found
             rounds += 1
 
     def is_still(self) -> bool:
-        """Tell whether nothing has begun to move: only a signal can be undone from inside."""
-        if self.used != "signal":
+        """Tell whether nothing has begun to move: by a signal from inside, or because its child was killed."""
+        if self.used == "freeze":
             return True
         first, second = (self._look(may_signal=False) for _ in range(2))
-        return first is not None and first == second
+        if first is None or first != second or self._stood is None:
+            return False
+        # Who was killed meanwhile did not move; who was not stopped before, or waits no longer, did
+        return set(first[0]) <= set(self._stood[0]) and first[2] == self._stood[2]
 
     def release(self) -> None:
         """Let everything go on."""
@@ -113,8 +120,13 @@ class Stopper:
     def mapped(self) -> list[bytes] | None:
         """Return the paths, as the sandbox has them, of what is mapped and shared; None for too many of them."""
         found: set[bytes] = set()
+        room = MOST_MAPS_BYTES
         for pid in self._list(is_stopped=False)[0]:
-            for line in _maps_of(pid).splitlines():
+            maps = _maps_of(pid, room)
+            room -= len(maps)
+            if room <= 0:
+                return None
+            for line in maps.splitlines():
                 words = line.split(maxsplit=5)
                 if len(words) == 6 and words[1][3:4] == b"s" and words[5].startswith(b"/"):
                     found.add(words[5])
@@ -181,11 +193,12 @@ class Stopper:
                     self._adopt(pid, tid, state)
                 else:
                     waiting.append((pid, tid))
-        moving = [(pid, tid) for pid, tid in waiting if pid not in parents or not _is_in_vfork(pid, tid)]
+        in_vfork = [(pid, tid) for pid, tid in waiting if pid in parents and _is_in_vfork(pid, tid)]
+        moving = [thread for thread in waiting if thread not in in_vfork]
         for pid, tid in moving:
             if tid in self._refused or may_signal:
                 self._signal(pid, tid)
-        return None if moving else (still, dead)
+        return None if moving else (still, dead, [tid for _pid, tid in in_vfork])
 
     def _adopt(self, pid: int, tid: int, state: bytes) -> None:
         """Take note of a thread that is ours because it was born of one that is."""
@@ -279,27 +292,31 @@ def _is_in_vfork(pid: int, tid: int) -> bool:
     return is_waiting and _read_all(b"/proc/%d/task/%d/syscall" % (pid, tid)).split(b" ")[0] in _VFORKS
 
 
-def _maps_of(pid: int) -> bytes:
-    """Return what a process has mapped, as any of its threads tells: a first one that has ended tells nothing."""
-    if found := _read_all(b"/proc/%d/maps" % pid):
+def _maps_of(pid: int, most: int) -> bytes:
+    """Return what a process has mapped, as any of its threads tells: a first one that has ended tells nothing.
+
+    Where that is more than `most` bytes, these are not all.
+    """
+    if found := _read_all(b"/proc/%d/maps" % pid, most):
         return found
     try:
         threads = os.listdir(b"/proc/%d/task" % pid)
     except OSError:
         return b""
-    return next(filter(None, (_read_all(b"/proc/%d/task/%b/maps" % (pid, tid)) for tid in threads)), b"")
+    return next(filter(None, (_read_all(b"/proc/%d/task/%b/maps" % (pid, tid), most) for tid in threads)), b"")
 
 
-def _read_all(path: bytes) -> bytes:
+def _read_all(path: bytes, most: int = 1 << 20) -> bytes:
+    """Return what a file has, or somewhat more than `most` bytes of it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        parts = []
-        while part := os.read(fd, 1 << 16):
-            parts.append(part)
-        return b"".join(parts)
+        found = bytearray()
+        while len(found) < most and (part := os.read(fd, 1 << 16)):
+            found += part
+        return bytes(found)
     except OSError:
         return b""
     finally:

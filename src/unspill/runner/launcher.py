@@ -202,6 +202,8 @@ class Launched:
     failure = None
     # Known when the spawner tells of its start
     init: tuple[int, int] | None = None
+    # The spawner always answers
+    deadline = None
 
     def __init__(self, reply: socket, launcher: Launcher) -> None:
         self._reply = reply
@@ -232,6 +234,9 @@ class Launched:
             self._reply.send(b"k")
         except OSError:
             return  # it has ended, or the spawner has and took all with it
+
+    def give_up(self) -> None:
+        """Nothing is late here."""
 
     def wait_for_spawner(self, run: str) -> None:
         """Wait for the death of a spawner that does not answer any more, and of all that it started for a run."""

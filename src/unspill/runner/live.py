@@ -8,7 +8,8 @@ says; otherwise the whole sandbox is ended. Where the kernel says that no proces
 command, if its caller finds them empty; the overlay is told to forget what it has looked up.
 
 What the door says comes from inside. It is believed how a command ended, as a command is believed its own exit code;
-whether a layer is still written to is never asked of it.
+whether a layer is still written to is never asked of it. A command can stop it, so nobody waits for it without a bound:
+where it does not take what it is sent, or does not start or kill a command in time, the spawner ends the sandbox.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from unspill.host.door import (
     ENDED,
     FAILED,
     FRAME_BYTES,
+    HAS_OTHERS,
+    IS_CHANGED,
     NO_DIRECTORY,
     NO_TERMINAL,
+    NOT_AS_BEFORE,
     PASSED,
     QUIET,
     READY,
@@ -87,12 +91,18 @@ _SCRIPT = b"/dev/fd/%d" % _SCRIPT_FD
 _PLACE_BYTES = 4096
 # Who does not answer for so long was stopped or killed by a command
 _ANSWER_MS = 5_000
+_KILLING_S = 5.0
+# To start a program may take longer: the disk that it comes from may be slow
+_STARTING_S = 30.0
+_MOMENT_MS = 500
 _KILLED = 137
 # The device that every master of a terminal was opened by
 _PTMX = os.makedev(5, 2)
 # What differs between plans for one sandbox, or is compared by itself
 _OF_COMMAND = frozenset(("argv", "cwd", "environ", "limits", "mounts"))
 _REMEDY = "Run it without a live sandbox."
+_AGAIN = "Run the command again."
+_CHANGED = "a command inside changed the limits or the priority of the live sandbox, which has ended"
 _NO_TTY = "Run it without a terminal: `--no-tty`."
 
 
@@ -225,10 +235,11 @@ class LiveSandbox:
         self._alive.add(joined)
         return joined
 
-    def leave(self, joined: Joined, *, has_left: bool) -> tuple[Named, Named]:
+    def leave(self, joined: Joined, *, has_left: bool, is_changed: bool = False) -> tuple[Named, Named]:
         """Take note that a command has ended. With the last one, what they left is killed and the layers are detached.
 
         They may stay where the caller looks after them, and the kernel says that no process is left to use them.
+        Where the door `is_changed`, so that the next command would be, the sandbox is ended.
         Return how many files are lost and processes were killed, and the paths and command lines of some.
         """
         lost: Named = (0, [])
@@ -244,6 +255,8 @@ class LiveSandbox:
                 self._clear()
             if self._launched is not None and self.is_isolated:
                 lost = self._end_if_left()
+            if self._launched is not None and is_changed:
+                self._close()
             if self._launched is not None and not (self._keeps_layers and self._is_quiet()):
                 self._detach()
             return lost, killed
@@ -329,7 +342,7 @@ class LiveSandbox:
         with self._lock:
             self._await_answers()
             if self._launched is None:
-                raise SandboxUnavailable("the live sandbox has ended", remedy="Run the command again.")
+                raise SandboxUnavailable("the live sandbox has ended", remedy=_AGAIN)
             found: list[bytes] | None
             [found] = self._ask(("maps",), "mapped")
             return found
@@ -375,6 +388,23 @@ class LiveSandbox:
                 self._clear()
             else:
                 joined.order(("kill",))
+
+    def end_with(self, joined: Joined) -> None:
+        """End the sandbox if a command is alive in it. A command that outlived its sandbox must not end the next."""
+        with self._lock:
+            if joined in self._alive:
+                self._close()
+
+    def end_if_late(self, joined: Joined) -> bool:
+        """End the sandbox if a command is alive in it and its door has nothing to say of that; tell whether it had not.
+
+        Whoever has this lock may have kept the door waiting, so it is given a moment.
+        """
+        with self._lock:
+            if joined not in self._alive or _is_ready(joined.fileno(), select.POLLIN, _MOMENT_MS):
+                return False
+            self._close()
+            return True
 
     def _watch_memory(self, plan: Plan) -> None:
         """Have it looked at each quiet point what commands left in memory. The plan knows where the home is."""
@@ -433,7 +463,7 @@ class LiveSandbox:
             case ("failed", text):
                 raise SandboxUnavailable(text, remedy="Run `unspill doctor`.")
             case _:
-                raise SandboxUnavailable("the spawner process was killed", remedy="Run the command again.")
+                raise SandboxUnavailable("the spawner process was killed", remedy=_AGAIN)
 
     def _ask(self, words: tuple[Any, ...], answer: str, descriptors: tuple[int, ...] = ()) -> Any:
         """Ask the spawner for something and return what follows the word of its answer.
@@ -475,7 +505,7 @@ class LiveSandbox:
                 raise _unavailable(mount_refused(dest, code, text))
             case ("failed", text):
                 raise SandboxUnavailable(text, remedy=_REMEDY)
-        raise SandboxUnavailable("the live sandbox has ended", remedy="Run the command again.")
+        raise SandboxUnavailable("the live sandbox has ended", remedy=_AGAIN)
 
     def _ask_for_door(self, plan: Plan) -> None:
         self._close_door()
@@ -518,26 +548,28 @@ class LiveSandbox:
         words = (argv, plan.environ, plan.cwd, umask_of_caller())
         try:
             if control.terminal is None:
-                return self._ask_door(("run", *words), tuple(given))
-            return self._ask_door(("terminal", *words, *control.terminal.size), tuple(given))
+                return self._ask_door(("run", *words), tuple(given), _ANSWER_MS)
+            return self._ask_door(("terminal", *words, *control.terminal.size), tuple(given), _ANSWER_MS)
         finally:
             if script_fd is not None:
                 os.close(script_fd)
             pipes.close_theirs()
 
-    def _ask_door(self, words: tuple[Any, ...], descriptors: tuple[int, ...] = ()) -> SocketType:
-        """Ask the door for something; return the socket that it answers on.
+    def _ask_door(self, words: tuple[Any, ...], descriptors: tuple[int, ...] = (), timeout_ms: int = 0) -> SocketType:
+        """Ask the door for something; return the socket that it answers on. It may take so long to take a request.
 
         Raises:
-            SandboxUnavailable: it is gone.
+            SandboxUnavailable: it is gone, or takes none.
         """
         assert self._door is not None
+        if timeout_ms:
+            _is_ready(self._door.fileno(), select.POLLOUT, timeout_ms)
         ours, theirs = make_pair()
         try:
-            send(self._door, words, (theirs.fileno(), *descriptors))
+            send(self._door, words, (theirs.fileno(), *descriptors), may_wait=False)
         except OSError as error:
             ours.close()
-            raise SandboxUnavailable(f"the live sandbox has ended: {error}", remedy="Run the command again.") from error
+            raise SandboxUnavailable(f"the live sandbox has ended: {error}", remedy=_AGAIN) from error
         finally:
             theirs.close()
         return ours
@@ -594,7 +626,7 @@ class LiveSandbox:
             return
         found = _hear(answer, _ANSWER_MS)
         answer.close()
-        if found is None or found[0] != QUIET or found[1]:
+        if found is None or found[0] != QUIET or any(found[1:]):
             self._close()
 
     def _attach(self, overlays: Overlays) -> None:
@@ -723,6 +755,9 @@ class Joined:
         self.init = sandbox.init
         self.run = control.run
         self._is_over = False
+        # When it must be started, and when it must be dead
+        self._start_by: float | None = time.monotonic() + _STARTING_S
+        self._dead_by: float | None = None
         # Why it was not started, if it was not
         self.failure: Outcome | None = None
 
@@ -734,12 +769,17 @@ class Joined:
         """Return the next message and its descriptors."""
         if self._is_over:
             return None
-        found, master = (_hear(self._sock), None) if self._terminal is None else _hear_with_terminal(self._sock)
+        found, master = self._hear()
         match found:
             case (kind, _value, _more) if kind == STARTED and (self._terminal is None or master is not None):
+                self._start_by = None
                 if self._terminal is not None and master is not None:
                     self._terminal.begin(master)
                 return ("started",), self._sandbox.started_descriptors(with_listener=self._has_way_out)
+            case (kind, _code, place) if kind == FAILED and place == NOT_AS_BEFORE:
+                self._sandbox.end_with(self)
+                self.failure = NeverStarted(reason=_CHANGED, remedy=_AGAIN)
+                return self._end(b"")
             case (kind, code, place) if kind == FAILED and place == NO_TERMINAL:
                 self.failure = NeverStarted(reason=f"no terminal can be made: {os.strerror(code)}", remedy=_NO_TTY)
                 return self._end(b"")
@@ -747,23 +787,46 @@ class Joined:
                 is_entered = place != NO_DIRECTORY
                 self.failure = not_executed(self._plan.argv[0], code) if is_entered else not_entered(code)
                 return self._end(b"")
-            case (kind, code, others) if kind == ENDED:
-                return self._end(b'"exit-code": %d}' % code, has_left=bool(others))
-        # The door is gone, or what comes is not from it
-        self._sandbox.close()
+            case (kind, code, rest) if kind == ENDED:
+                is_changed = bool(rest & IS_CHANGED)
+                return self._end(b'"exit-code": %d}' % code, has_left=bool(rest & HAS_OTHERS), is_changed=is_changed)
+        # The door is gone or late, or what comes is not from it
+        self._sandbox.end_with(self)
         return self._end(b'"exit-code": %d}' % _KILLED)
 
-    def _end(self, status: bytes, *, has_left: bool = False) -> tuple[Any, list[int]]:
+    @property
+    def deadline(self) -> float | None:
+        """When the door must have started it, or have killed it if that was ordered."""
+        return self._start_by if self._dead_by is None else self._dead_by
+
+    def give_up(self) -> None:
+        """End the sandbox, because its door is late."""
+        if self._sandbox.end_if_late(self) and self._start_by is not None:
+            self.failure = NeverStarted(reason="the live sandbox was stopped from inside", remedy=_AGAIN)
+
+    def _hear(self) -> tuple[Frame | None, int | None]:
+        if self.deadline is not None:
+            left_ms = max(0.0, self.deadline - time.monotonic()) * 1000 + 1
+            if not _is_ready(self._sock.fileno(), select.POLLIN, left_ms):
+                return None, None
+        return (_hear(self._sock), None) if self._terminal is None else _hear_with_terminal(self._sock)
+
+    def _end(self, status: bytes, *, has_left: bool = False, is_changed: bool = False) -> tuple[Any, list[int]]:
         self._is_over = True
-        lost, killed = self._sandbox.leave(self, has_left=has_left)
+        lost, killed = self._sandbox.leave(self, has_left=has_left, is_changed=is_changed)
         return ("ended", status, lost, killed), []
 
     def order(self, words: tuple[Any, ...]) -> None:
-        """Have the door do something with this command: `("signal", number)` or `("kill",)`."""
+        """Have the door do something with this command: `("signal", number)` or `("kill",)`.
+
+        Where it does not kill it in time, whoever waits for the command ends the sandbox.
+        """
+        if words == ("kill",) and self._dead_by is None:
+            self._dead_by = time.monotonic() + _KILLING_S
         try:
-            send(self._sock, words)
+            send(self._sock, words, may_wait=False)
         except OSError:
-            return  # it has ended, or the door has
+            return  # it has ended, or the door has, or takes no orders
 
     def kill(self) -> None:
         """Kill it; where it is alone, with every process that commands started."""
@@ -772,12 +835,12 @@ class Joined:
 
     def wait_for_spawner(self, _run: str) -> None:
         """Wait for the end of everything."""
-        self._sandbox.close()
+        self._sandbox.end_with(self)
 
     def close(self) -> None:
         """Let go; a command that is still alive is killed with its sandbox."""
         if not self._is_over:
-            self._sandbox.close()
+            self._sandbox.end_with(self)
         self._sock.close()
 
 
@@ -799,13 +862,16 @@ def _is_exchanged(*operations: MountOp) -> bool:
     return all(isinstance(operation, Overlay) and operation.upper is not None for operation in operations)
 
 
+def _is_ready(fd: int, event: int, timeout_ms: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, event)
+    return bool(poll.poll(timeout_ms))
+
+
 def _hear(sock: SocketType, timeout_ms: int | None = None) -> Frame | None:
     """Return what the door says next, None if it is gone, says nothing in time, or something that is no frame."""
-    if timeout_ms is not None:
-        poll = select.poll()
-        poll.register(sock.fileno(), select.POLLIN)
-        if not poll.poll(timeout_ms):
-            return None
+    if timeout_ms is not None and not _is_ready(sock.fileno(), select.POLLIN, timeout_ms):
+        return None
     try:
         return read_frame(sock.recv(FRAME_BYTES + 1))
     except OSError:
@@ -833,9 +899,7 @@ def hear_descriptor(sock: SocketType, timeout_ms: int = 0) -> int:
     Raises:
         OSError: the door says why there is none; or it is gone, or says something else.
     """
-    poll = select.poll()
-    poll.register(sock.fileno(), select.POLLIN)
-    if not poll.poll(timeout_ms):
+    if not _is_ready(sock.fileno(), select.POLLIN, timeout_ms):
         raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
     raw, descriptors = receive_bytes(sock, FRAME_BYTES + 1)
     found = read_frame(raw)

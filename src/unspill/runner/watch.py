@@ -57,9 +57,14 @@ if TYPE_CHECKING:
         # pid 1 of its sandbox and when that was started, where it is known before
         init: tuple[int, int] | None
 
+        @property
+        def deadline(self) -> float | None:
+            """When whoever was asked for something must have done it; then `give_up` is called."""
+
         def fileno(self) -> int: ...
         def message(self) -> tuple[Any, list[int]] | None: ...
         def kill(self) -> None: ...
+        def give_up(self) -> None: ...
         def wait_for_spawner(self, run: str) -> None: ...
 
     class AttachedTerminal(Protocol):
@@ -324,12 +329,12 @@ class Watch:
             self._outputs[self._pipes.stdout].add(printed)
 
     def _timeout_ms(self) -> float | None:
-        if self._stopped is not None:
-            return None
-        moments = [self._usage.next_check]
-        if self._limits.wall_s is not None:
-            moments.append(self._last_moment())
-        return max(0.0, (min(moments) - time.monotonic()) * 1000 + 1)
+        moments = [] if self._launched.deadline is None else [self._launched.deadline]
+        if self._stopped is None:
+            moments.append(self._usage.next_check)
+            if self._limits.wall_s is not None:
+                moments.append(self._last_moment())
+        return max(0.0, (min(moments) - time.monotonic()) * 1000 + 1) if moments else None
 
     def _last_moment(self) -> float:
         """Return when the wall time is over: while a person thinks it moves on, and is looked at now and then."""
@@ -339,6 +344,8 @@ class Watch:
 
     def _check_clock(self) -> None:
         now = time.monotonic()
+        if not self._dead and self._launched.deadline is not None and now >= self._launched.deadline:
+            self._launched.give_up()
         if self._stopped is not None or self._dead:
             return
         if self._limits.wall_s is not None and now >= self._last_moment():
