@@ -503,7 +503,7 @@ def test_b6_nothing_escapes_a_stop(
         assert any(watched(live)[0] for _ in range(rounds)) is is_control
 
 
-def watched(live: Live) -> tuple[bool, bool]:
+def watched(live: Live, for_s: float = 0.02) -> tuple[bool, bool]:
     """Have everything stand still, and tell whether anything is written meanwhile, and whether that is denied."""
     span = live._span
     assert span is not None
@@ -511,7 +511,7 @@ def watched(live: Live) -> tuple[bool, bool]:
     assert stack.open is not None
     with live._live.standstill() as still:
         before = written(stack.open.upper)
-        time.sleep(0.02)
+        time.sleep(for_s)
         has_moved = written(stack.open.upper) != before
     return has_moved, still.was_kept
 
@@ -530,7 +530,8 @@ def test_b6_whoever_moves_when_its_child_is_killed_is_found_at_the_end(
                 patch.setattr(stopper.Stopper, "is_still", lambda _self: True)
             writer = live.start(["/usr/bin/python3", "-I", "-c", WRITERS["orphaner"]], after="discard")
             assert b"up" in writer.output(0, timeout=WAIT_S)[0]
-            rounds = (watched(live) for _ in range(100))
+            # Longer than its child has to live, so that it is killed while everything stands still
+            rounds = (watched(live, 0.1) for _ in range(100))
             was_kept = next(was_kept for has_moved, was_kept in rounds if has_moved)
             assert was_kept is is_control
 

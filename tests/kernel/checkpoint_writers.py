@@ -126,7 +126,7 @@ while True:
     if not child:
         timer = ctypes.c_void_p()
         assert libc.timer_create(1, ctypes.byref(Event(None, (9, 0))), ctypes.byref(timer)) == 0
-        assert libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, 0, 10000000), None) == 0
+        assert libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, 0, 60000000), None) == 0
         while True:
             signal.pause()
     os.waitpid(child, 0)

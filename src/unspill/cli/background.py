@@ -37,7 +37,9 @@ def ps(arguments: Arguments) -> int:
     found = []
     for link in find_keepers(find_own_locations().state):
         with link:
-            kept = link.ask("list")
+            kept = link.runs()
+        if kept is None:
+            continue
         project = None if kept["project"] is None else os.fsencode(kept["project"])
         if (wanted is None or project == wanted) and name in (None, kept["sandbox"]):
             found.append((project, kept))

@@ -201,9 +201,21 @@ class KeeperLink:
         return self.answer()
 
     def _lost(self) -> SandboxUnavailable:
-        if self._process < 0 or is_dead(self._process, _DYING_MS):
+        if self._is_dead():
             return SandboxUnavailable(_LOST, remedy=_LOST_REMEDY)
         return SandboxUnavailable(_CUT_OFF, remedy=_CUT_OFF_REMEDY)
+
+    def _is_dead(self) -> bool:
+        return self._process < 0 or is_dead(self._process, _DYING_MS)
+
+    def runs(self) -> dict[str, Any] | None:
+        """Return what the keeper lists, None if it has ended meanwhile. Raises as `ask`."""
+        try:
+            return self.ask("list")
+        except SandboxUnavailable:
+            if self._is_dead():
+                return None
+            raise
 
     def answer(self) -> dict[str, Any]:
         """Return the next answer. Raises as `ask`."""
