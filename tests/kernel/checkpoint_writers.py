@@ -129,10 +129,11 @@ while True:
         assert libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, 0, 60000000), None) == 0
         while True:
             signal.pause()
-    os.waitpid(child, 0)
     number += 1
     with open("orphaned", "w") as file:
         file.write(str(number))
+    # Not before: whoever has it stopped has to let go of it first
+    os.waitpid(child, 0)
 """
 
 WRITERS = {
