@@ -148,6 +148,8 @@ class Span:
         self.gate: Gate | None = None
         # Of its checkpoints, if there were any
         self.copies: checkpoints.SpanCopies | None = None
+        # Whether nothing was written to it, and no run has it; what lies below may be gone by then
+        self.is_kept = False
         # Those that have not ended, and the numbers of all that shared it
         self.alive: list[Run] = []
         self.numbers: list[int] = []
@@ -532,7 +534,7 @@ class Live:
                 raise
             span.locks = locks
             run = span.under_way.run
-            span.alive, span.numbers = [run], [run.number]
+            span.alive, span.numbers, span.is_kept = [run], [run.number], False
             self._span = span
             return span, run, spec, span.plan
 
@@ -830,6 +832,7 @@ class Live:
         if traffic is not None:
             self._project.store.traffic.put(run.id, traffic)
         span.drop_copies()
+        span.is_kept = True
         span.unlock()
         return self._result(span, run, plan, performed, begun, traffic)
 
@@ -873,7 +876,7 @@ class Live:
         with self._turn, self._lock:
             span = self._span
             if span is not None and not span.alive:
-                if span.is_unwritten():
+                if span.is_kept:
                     self._drop_span(span)
                 else:
                     self._span = None
