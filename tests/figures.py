@@ -60,7 +60,7 @@ def with_row(document: str, row: tuple[str, ...], header: tuple[str, str] = HEAD
     """Return `document` with `row` in its table, the rows in the order of their names."""
     lines = document.splitlines()
     if header[0] not in lines:
-        raise ValueError("the document has no such table")
+        raise ValueError("the document has no table of figures")
     start = lines.index(header[0]) + len(header)
     end = start
     while end < len(lines) and lines[end].startswith("|"):

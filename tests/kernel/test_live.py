@@ -264,8 +264,8 @@ def stamps(top: Path) -> dict[Path, tuple[int, bytes]]:
 
 
 def test_no_daemon_writes_to_a_layer_after_its_scan(ground: Ground, sandbox: Sandbox, live: Live, full: bool) -> None:
-    """The time buys 12 spans with one to six daemons each, and 1,000 with `--full`."""
-    spans, chance = 1_000 if full else 12, random.Random(1)
+    """The time buys 6 spans with one to six daemons each, and 1,000 with `--full`."""
+    spans, chance = 1_000 if full else 6, random.Random(1)
     ground.write("dir/inner")
     for number in range(spans):
         chosen = " ".join(chance.sample(DAEMONS, 1 + number % len(DAEMONS)))

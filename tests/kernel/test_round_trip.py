@@ -51,8 +51,8 @@ FOUND = {
 
 
 def test_round_trips_end_as_full_copies_say(ground: Ground, inside: Inside, full: bool) -> None:
-    """The time buys 100 random sequences, each compared with full copies, and many more with `--full`."""
-    count = WHOLE if full else 100
+    """The time buys 60 random sequences, each compared with full copies, and many more with `--full`."""
+    count = WHOLE if full else 60
     player = Player(ground, inside, Stage)
     play(player, drawn(range(count), may_close=True))
     record_figure(
@@ -73,8 +73,8 @@ def test_what_went_wrong_once_goes_right(ground: Ground, inside: Inside, seed: i
 
 
 def test_round_trips_with_whole_runs_end_as_full_copies_say(ground: Ground, inside: Inside, full: bool) -> None:
-    """The time buys 15 random sequences of whole runs, and 200 with `--full`."""
-    count = 200 if full else 15
+    """The time buys 8 random sequences of whole runs, and 200 with `--full`."""
+    count = 200 if full else 8
     player = Player(ground, inside, WholeStage)
     # A real command can't change what is closed to it, as the oracle's can
     play(player, drawn(range(WHOLE, WHOLE + count), may_close=False))
@@ -84,8 +84,8 @@ def test_round_trips_with_whole_runs_end_as_full_copies_say(ground: Ground, insi
 
 
 def test_round_trips_in_a_live_sandbox_end_as_full_copies_say(ground: Ground, inside: Inside, full: bool) -> None:
-    """The time buys 12 random sequences, each in one live sandbox, and 1,000 with `--full`."""
-    count = 1_000 if full else 12
+    """The time buys 6 random sequences, each in one live sandbox, and 1,000 with `--full`."""
+    count = 1_000 if full else 6
     player = Player(ground, inside, LiveStage)
     play(player, drawn(range(WHOLE, WHOLE + count), may_close=False))
     record_figure(
@@ -109,8 +109,8 @@ def state_in_memory(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def test_round_trips_of_a_project_on_another_mount_end_as_full_copies_say(
     ground: Ground, inside: Inside, full: bool
 ) -> None:
-    """The time buys 40 random sequences across two mounts, and 500 with `--full`."""
-    count = 500 if full else 40
+    """The time buys 24 random sequences across two mounts, and 500 with `--full`."""
+    count = 500 if full else 24
     player = Player(ground, inside, Stage)
     # A root that is closed to its owner can't have what is to be staged in it
     play(player, drawn(range(count), may_close=False))
@@ -170,9 +170,9 @@ def drawn_games(seeds: range) -> Iterator[tuple[int, Sequence]]:
 
 
 def test_every_version_can_be_got_back_until_its_retention_ends(ground: Ground, inside: Inside, full: bool) -> None:
-    """The time buys 25 sequences with Ctrl-C and kills, and 2,000 with `--full`, new ones each time."""
+    """The time buys 12 sequences with Ctrl-C and kills, and 2,000 with `--full`, new ones each time."""
     first = random.SystemRandom().randrange(1 << 32) if full else 0
-    count = WHOLE_GAMES if full else 25
+    count = WHOLE_GAMES if full else 12
     player = VersionPlayer(ground, inside)
     play(player, drawn_games(range(first, first + count)))
     ways = ", ".join(f"{way} {number}" for way, number in player.reached.items())

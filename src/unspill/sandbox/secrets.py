@@ -94,9 +94,8 @@ _MISSING = (b"no such file", b"not found", b"not exist", b"enoent", b"missing")
 _MODULUS = (1 << 61) - 1
 # Two ticks of the slowest clock that files are stamped by
 _TICKS_NS = 20_000_000
-# Roots that this process is searching, and when those were searched that need not be for a while
+# Roots that this process is searching
 _searching: set[bytes] = set()
-_searched: dict[tuple[bytes, bytes, tuple[bytes, ...]], int] = {}
 _MARKS = b"\xe2\x80\x98 \xe2\x80\x99 ' \" ` ( ) [ ] < > , = : ;".split()
 
 
@@ -335,22 +334,13 @@ def search_aside(project: Project) -> None:
     """
     secrets, store = project.means.policy.secrets, project.store
     names = masked_names(secrets)
-    due = [root for root in project.roots if names and root not in _searching and not _was_searched(store, root, names)]
+    due = [
+        root for root in project.roots if names and root not in _searching and not load_found(store, root).is_new(names)
+    ]
     if due:
         _searching.update(due)
         if not do_aside(SEARCH_NAME, lambda: _search_all(project, due)):
             _searching.difference_update(due)
-
-
-def _was_searched(store: Store, root: bytes, names: tuple[bytes, ...]) -> bool:
-    """Tell whether a root was searched for these names within a day. Once it was, nobody takes that back."""
-    key = (store.state, root, names)
-    if not 0 <= time.time_ns() - _searched.get(key, 0) < DAY_NS:
-        found = load_found(store, root)
-        if not found.is_new(names):
-            return False
-        _searched[key] = found.at_ns
-    return True
 
 
 def _search_all(project: Project, roots: Iterable[bytes]) -> None:
