@@ -21,7 +21,7 @@ from unspill import FileError, Sandbox, SandboxFiles
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(600)]
 
 INSIDE: Final = (Path(__file__).parent / "files_inside.py").read_text()
-EXAMPLES: Final = 100 if os.environ.get("UNSPILL_TEST_FULL") == "1" else 4
+EXAMPLES: Final = 100 if os.environ.get("UNSPILL_TEST_FULL") == "1" else 3
 SECRET: Final = b"SECRET-of-the-person\n"
 KINDS: Final = {
     "ENOENT": "not_found",
