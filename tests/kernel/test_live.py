@@ -196,6 +196,10 @@ def test_the_kernel_is_asked_whether_a_process_is_left_and_not_the_door(
                     monkeypatch.setattr(live._live, "_is_quiet", lambda: True)
                 word = lasting()
                 live.run(f"sleep {word} & true", after="hold")
+                end = time.monotonic() + 20
+                # While it becomes another program it has no command line
+                while not is_asked and not processes_with(word):
+                    assert time.monotonic() < end
                 assert bool(processes_with(word)) is not is_asked
                 assert live._live.built == 1
             assert processes_with(word) == []
