@@ -109,7 +109,8 @@ def test_a24_a_door_that_forges_its_frames_ends_its_own_sandbox_and_no_more(
                 first = live.run("echo x > f; exit 3", after="hold", timeout=WAIT_S)
                 descriptors = len(os.listdir("/proc/self/fd"))
                 second = live.run("echo y > g", after="hold", timeout=WAIT_S)
-                assert len(os.listdir("/proc/self/fd")) == descriptors
+                # The search for secrets, which goes on after the first, may have had one
+                assert len(os.listdir("/proc/self/fd")) <= descriptors
         # An end of the right form is believed, as a command's own code is
         assert (first.ok, kinds(first.changes)) == (what == "flood", {"f": "added"})
         assert kinds(second.changes) == {"g": "added"}
