@@ -406,6 +406,10 @@ def test_a_joined_command_has_the_namespaces_of_its_sandbox(ground: Ground, prof
     with ground.sandbox(profile=profile) as sandbox, sandbox.live() as live:
         live.start(f"exec sleep {word}", after="discard")
         assert live._live.init is not None
+        end = time.monotonic() + 20
+        # Until the shell has become the program
+        while not pids_with(word):
+            assert time.monotonic() < end
         [command] = pids_with(word)
         for name in NAMESPACES:
             joined, own, ours = (os.readlink(f"/proc/{pid}/ns/{name}") for pid in (command, live._live.init[0], "self"))
