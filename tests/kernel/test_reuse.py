@@ -378,3 +378,19 @@ def test_a_cancelled_run_is_over_and_the_next_finds_nothing_of_it(sandbox: Sandb
     os.close(reading)
     os.close(writing)
     assert printed(sandbox.run("ls half || pgrep -fx 'sleep 1000.125' || echo none", reuse=True)) == "none"
+
+
+def test_one_that_is_closed_when_nobody_is_there_any_more_says_nothing(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state was removed meanwhile, and no caller could hear of it."""
+    sandbox = ground.sandbox()
+    sandbox.run("true", reuse=True)
+    reused = sandbox._reused
+    assert reused is not None
+    (ground.state / "store.db").rename(ground.state / "gone.db")
+    monkeypatch.setattr("unspill.sandbox.live.IDLE_S", 0.01)
+    # As its own thread does
+    reused._close_when_idle()
+    assert reused._live is None
+    (ground.state / "gone.db").rename(ground.state / "store.db")

@@ -19,7 +19,7 @@ import os
 import time
 from _thread import allocate_lock, start_new_thread
 
-from unspill.errors import HostError, SandboxUnavailable, UsageError
+from unspill.errors import HostError, SandboxUnavailable, UnspillError, UsageError
 from unspill.host.libc import DeferredSignals
 from unspill.layers.lifecycle import begin_again, begin_beside, drop_kept, end_beside, find_hidden, is_empty, open_run
 from unspill.layers.locks import GivenUp, RunUse, StackUse, end_going_on, lock_sandbox, wait_for_lock
@@ -862,8 +862,10 @@ class Live:
         """Remove layers that were kept for nothing."""
         self._span = None
         self._live.withdraw()
-        drop_kept(self._project.store, span.under_way)
-        span.release()
+        try:
+            drop_kept(self._project.store, span.under_way)
+        finally:
+            span.release()
 
     def close(self) -> None:
         """End the sandbox and all that runs in it; return when what it has changed is applied, held or discarded."""
@@ -970,7 +972,11 @@ class ReusedLive:
                     live, self._live = self._live, None
                     self._is_watched = False
         if left_s <= 0 and live is not None:
-            live.close()
+            try:
+                live.close()
+            except (OSError, UnspillError):
+                # Nobody is there to be told: the state is gone, or fails. The next run finds what is left
+                return
 
     def close(self) -> None:
         """End it, for good: from now on there are plain runs only."""
