@@ -74,8 +74,7 @@ def attach(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         raise UsageError("a terminal and --json can't be used together", remedy="Leave out --json.")
     size = get_terminal()
-    number, sandbox = _named(arguments)
-    link = find_keeper(sandbox._project.store.state, sandbox.id, or_ending=True)
+    number, sandbox, link = _find(arguments)
     if link is None:
         raise _nothing(sandbox)
     streams = TerminalOutput()
@@ -106,8 +105,7 @@ def attach(arguments: Arguments) -> int:
 )
 def logs(arguments: Arguments) -> int:
     """Print the output of a background run."""
-    number, sandbox = _named(arguments)
-    link = find_keeper(sandbox._project.store.state, sandbox.id, or_ending=True)
+    number, sandbox, link = _find(arguments)
     if link is None:
         return _print_stored(arguments, sandbox, number)
     with link:
@@ -168,8 +166,7 @@ def _print_stored(arguments: Arguments, sandbox: Sandbox, number: int | None) ->
 )
 def stop(arguments: Arguments) -> int:
     """End background runs."""
-    number, sandbox = _named(arguments)
-    link = find_keeper(sandbox._project.store.state, sandbox.id, or_ending=True)
+    number, sandbox, link = _find(arguments)
     if link is None:
         if number is not None:
             raise _nothing(sandbox)
@@ -197,8 +194,8 @@ def _print_result(result: RunResult, sandbox: Sandbox) -> None:
         print(line)
 
 
-def _named(arguments: Arguments) -> tuple[int | None, Sandbox]:
-    """Return the run and the sandbox that a person names: by its number, by the sandbox's name, or by options."""
+def _find(arguments: Arguments) -> tuple[int | None, Sandbox, KeeperLink | None]:
+    """Return the run and the sandbox that a person names by number, name or options, and its keeper if it has one."""
     number = None
     for word in arguments.words:
         if word.isdecimal():
@@ -207,7 +204,8 @@ def _named(arguments: Arguments) -> tuple[int | None, Sandbox]:
             raise UsageError("the sandbox is named twice", remedy="Leave out `--sandbox`.")
         else:
             arguments.add("--sandbox", word)
-    return number, open_sandbox(arguments)
+    sandbox = open_sandbox(arguments)
+    return number, sandbox, find_keeper(sandbox._project.store.state, sandbox.id, or_ending=True)
 
 
 def _nothing(sandbox: Sandbox) -> UsageError:
