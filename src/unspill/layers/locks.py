@@ -45,6 +45,8 @@ FOREIGN_NS = 24 * 3600 * 1_000_000_000
 
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.02
 _ROOT_PAUSE_S = 0.002
+# The kernel shows its locks page by page; one that is there is missed where others are given back in between
+_LOOKS = 10
 # By pid: a fork carries this along, but is another process.
 _owners: dict[int, Owner] = {}
 
@@ -267,12 +269,18 @@ def find_own_flock(directory: int) -> int | None:
     """Return the process of this user that has an flock on a directory, None if it is another user's or unknown."""
     # By inode alone: btrfs shows another device here than `stat` does
     inode = b":%d" % os.fstat(directory).st_ino
+    for _ in range(_LOOKS):
+        holders = _read_flocks(inode)
+        if holders:
+            return next((int(pid) for pid in holders if _owner_of(pid) == os.getuid()), None)
+        time.sleep(_ROOT_PAUSE_S)
+    return None
+
+
+def _read_flocks(inode: bytes) -> list[bytes]:
     with open(b"/proc/locks", "rb") as file:
         lines = [line.split() for line in file]
-    for line in lines:
-        if line[1] == b"FLOCK" and line[5].endswith(inode) and _owner_of(line[4]) == os.getuid():
-            return int(line[4])
-    return None
+    return [line[4] for line in lines if line[1] == b"FLOCK" and line[5].endswith(inode)]
 
 
 def _owner_of(pid: bytes) -> int:

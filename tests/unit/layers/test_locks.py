@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One holder at a time, in threads and in processes; a dead holder holds nothing."""
 
+import fcntl
 import os
 import pwd
 import stat
@@ -18,7 +19,7 @@ from tests.support import locked_by_a_stranger
 from tests.unit.layers.ground import Ground
 from unspill.errors import ProjectBusy, SandboxUnavailable
 from unspill.layers import locks
-from unspill.layers.locks import RootLocks, SandboxLock, lock_sandbox, refuse_given_up, wait_for_lock
+from unspill.layers.locks import RootLocks, SandboxLock, find_own_flock, lock_sandbox, refuse_given_up, wait_for_lock
 from unspill.model.run import SandboxId
 
 # Reads a number, waits a moment, writes the next: two at once lose counts.
@@ -289,3 +290,39 @@ def test_the_directories_of_the_locks_are_made_for_their_owner_alone(
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in home.rglob("*")}
     assert modes == {".local": 0o700, "state": 0o700, "unspill-roots.lock": 0o600}
+
+
+# Many locks that come and go: between two pages of /proc/locks some are given back
+CHURN = """
+import fcntl, os, sys
+while os.path.exists(sys.argv[1]):
+    held = [os.open(f"{sys.argv[1]}/{number}", os.O_RDWR | os.O_CREAT) for number in range(120)]
+    for fd in held:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    for fd in held:
+        os.close(fd)
+"""
+
+
+@pytest.mark.parametrize("looks", [10, 1])
+def test_a_lock_is_found_among_many_that_come_and_go_and_not_with_a_single_look(
+    tmp_path: Path, root: Path, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "_LOOKS", looks)
+    places = [tmp_path / "one", tmp_path / "two"]
+    for place in places:
+        place.mkdir()
+    churning = [subprocess.Popen([sys.executable, "-c", CHURN, place]) for place in places]
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if looks == 1:
+            assert any(find_own_flock(fd) is None for _ in range(20_000))
+        else:
+            assert {find_own_flock(fd) for _ in range(1000)} == {os.getpid()}
+    finally:
+        os.close(fd)
+        for place in places:
+            place.rename(place.with_suffix(".gone"))
+        for process in churning:
+            process.wait(20)
