@@ -22,11 +22,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Body = dict[str, Any]
-# Calls that only make other tools known, with their arguments; the first that a client has is used
+# Calls that only make other tools known, with their arguments. Names of limits differ, and unknown ones are refused
 FINDERS: dict[str, Body] = {
     "WaitForMcpServers": {},
-    "ToolSearch": {"query": "unspill", "max_results": 20},
-    "tool_search": {"query": "unspill", "limit": 20},
+    "ToolSearch": {"query": "unspill run"},
+    "tool_search": {"query": "unspill run"},
 }
 # A client that does not find it by then never will: its server may take a while to start
 MOST_SEARCHES = 40
