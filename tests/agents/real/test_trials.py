@@ -36,6 +36,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "mode" in metafunc.fixturenames:
         cases = [(agent.name, mode) for agent in chosen for mode in agent.modes]
         metafunc.parametrize(("name", "mode"), cases)
+    elif "typist" in metafunc.fixturenames:
+        metafunc.parametrize("typist", [agent.name for agent in chosen if agent.typing])
     elif "name" in metafunc.fixturenames:
         metafunc.parametrize("name", [agent.name for agent in chosen])
 
@@ -61,6 +63,23 @@ def test_an_agent_is_sealed_and_what_it_did_is_undone(
         before["own.txt"] = after["own.txt"]
     assert trial.tree() == before
     record_agent(name, mode, VERSIONS[name]["version"], "sealed, undone")
+
+
+def test_an_agent_that_somebody_types_to_is_sealed_and_undone_in_one_step(
+    typist: str, tmp_path: Path, model: ScriptedModel, canary: ScriptedModel
+) -> None:
+    agent = AGENTS[typist]
+    if agent.installed_version() is None:
+        record_agent(typist, "terminal", VERSIONS[typist]["version"], "could not be installed")
+        return
+    trial = Trial(tmp_path, agent, model, canary)
+    before = trial.tree()
+    screen = trial.play_at_terminal()
+    assert facts_of(trial) == {**DONE, "key seen": False, "network reached": False}, (screen, model.results)
+    undone = trial.unspill("undo")
+    assert undone.returncode == 0, undone.stderr
+    assert trial.tree() == before
+    record_agent(typist, "terminal", VERSIONS[typist]["version"], "sealed, undone")
 
 
 def test_without_unspill_the_same_agent_is_open(

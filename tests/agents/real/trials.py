@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import unspill
 from tests.agents.real.scripted_model import Body, Call, ScriptedModel, Turn
+from tests.panes import typed
 from unspill.cli.hook import trust_hash
 
 INSTALLED: Final = Path(os.environ.get("UNSPILL_CI_AGENTS", "/opt/unspill-ci/agents"))
@@ -27,8 +28,8 @@ VERSIONS: Final[dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name
 UNSPILL: Final = Path(sys.executable).with_name("unspill")
 KEY: Final = "-----BEGIN FAKE KEY----- canary-of-the-key"
 LOOKS: Final = "cat notes.md; ls"
-# A word that only the output has, not the command
-FAILS: Final = "echo the-end-$((40 + 2)) >&2; exit 3"
+# A word that only the output has, not the command; some agents refuse substitutions
+FAILS: Final = "printf 'the-end-%s\\n' 42 >&2; exit 3"
 ENDS: Final = "the-end-42"
 # What an agent without tools does itself, in its own words
 OWN_EDIT: Final = "own.txt\n```\nmade by the agent itself\n```\n"
@@ -37,10 +38,19 @@ LIMIT_S: Final = 100
 
 @dataclass(frozen=True)
 class Begun:
-    """How an agent is started: its words, and variables besides the usual ones."""
+    """How an agent is started: its words for one task, and variables besides the usual ones."""
 
     words: list[str]
     variables: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Typing:
+    """How somebody works with an agent at a terminal: its words, what it shows when it is ready, how to leave it."""
+
+    words: tuple[str, ...]
+    ready: str
+    leave: str
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,7 @@ class Agent:
     modes: tuple[str, ...] = ("hook", "mcp", "wrap")
     # It has no tools: it edits files itself, and runs one command after that
     is_editor: bool = False
+    typing: Typing | None = None
 
     @property
     def place(self) -> Path:
@@ -161,7 +172,32 @@ class Trial:
             check=False,
         )
 
-    def _wrapped(self, begun: Begun) -> list[str]:
+    def play_at_terminal(self) -> str:
+        """Have somebody start the wrapped agent in a terminal, type the task and leave; return the screen."""
+        typing = self.agent.typing
+        assert typing is not None
+        self.model.script = self.script("wrap")
+        begun = self.agent.begin(self, "wrap")
+        words = self._wrapped(Begun([str(self.agent.program), *typing.words], begun.variables), "-t")
+        variables = {**self.environ(), **begun.variables, "TERM": "screen-256color"}
+        start = self.home.parent / "start"
+        start.write_text(shlex.join(["env", "-i", *("=".join(pair) for pair in variables.items()), *words]) + "\n")
+        with typed(self.project, self.home.parent, rows=40, columns=110) as pane:
+            pane.type("-l", "clear; sh ../../start")
+            pane.type("Enter")
+            pane.see(typing.ready, LIMIT_S)
+            pane.type("-l", "do it")
+            pane.see("do it$|do it ")
+            pane.type("Enter")
+            pane.see("All done", LIMIT_S)
+            pane.type("-l", typing.leave)
+            # In its list of commands, a moment later: until then, Enter may mean something else
+            pane.see("(?i)(exit|quit) (the|codex|pi)")
+            pane.type("Enter")
+            pane.see("^out>$", LIMIT_S)
+            return "\n".join(pane.lines())
+
+    def _wrapped(self, begun: Begun, *options: str) -> list[str]:
         copies = self.home / "copies"
         copies.mkdir()
         for name in self.agent.settings:
@@ -172,7 +208,7 @@ class Trial:
         settings.write_text(f"readable = {json.dumps([str(INSTALLED), str(copies)])}\n")
         inner = f'cp -r {shlex.quote(str(copies))}/. ~/; exec "$@"'
         expose = ["--expose", str(self.model.port)]
-        return [str(UNSPILL), "run", *expose, *variables, "--", "sh", "-c", inner, "sh", *begun.words]
+        return [str(UNSPILL), "run", *options, *expose, *variables, "--", "sh", "-c", inner, "sh", *begun.words]
 
     def tree(self) -> dict[str, tuple[int, bytes]]:
         """Return what the project has, but for git's own files."""
@@ -212,6 +248,11 @@ def begin_claude(trial: Trial, mode: str) -> Begun:
             ]
         case _:
             words += ["--dangerously-skip-permissions"]
+    # What it asks a person at its first start
+    known = {"hasCompletedOnboarding": True, "theme": "dark", "bypassPermissionsModeAccepted": True}
+    answers = {"customApiKeyResponses": {"approved": ["sk-ant-fake"], "rejected": []}}
+    trusted = {"projects": {str(trial.project): {"hasTrustDialogAccepted": True}}}
+    (trial.home / ".claude.json").write_text(json.dumps({**known, **answers, **trusted}))
     (trial.home / ".claude").mkdir()
     (trial.home / ".claude/settings.json").write_text(json.dumps(settings))
     variables = {"ANTHROPIC_BASE_URL": trial.model.url, "ANTHROPIC_API_KEY": "sk-ant-fake"}
@@ -384,24 +425,53 @@ def _codex_shell(text: str) -> Call:
 AGENTS: Final[dict[str, Agent]] = {
     one.name: one
     for one in (
-        Agent("claude-code", begin_claude, _shell("Bash", description="a command"), (".claude",)),
-        Agent("codex", begin_codex, _codex_shell, (".codex",)),
+        Agent(
+            "claude-code",
+            begin_claude,
+            _shell("Bash", description="a command"),
+            (".claude", ".claude.json"),
+            typing=Typing(("--dangerously-skip-permissions",), "bypass permissions on", "/exit"),
+        ),
+        Agent(
+            "codex",
+            begin_codex,
+            _codex_shell,
+            (".codex",),
+            # With a model that it does not know it advertises none
+            typing=Typing(("--model", "mock-model"), "Ask Codex to do anything", "/quit"),
+        ),
         Agent(
             "gemini-cli",
             begin_gemini,
             _shell("run_shell_command", description="a command", is_background=False),
             (".gemini",),
+            typing=Typing(("--yolo", "-m", "gemini-2.5-pro"), "Type your message", "/quit"),
         ),
-        Agent("opencode", begin_opencode, _shell("bash", description="a command"), (".config",), modes=("mcp", "wrap")),
+        Agent(
+            "opencode",
+            begin_opencode,
+            _shell("bash", description="a command"),
+            (".config",),
+            modes=("mcp", "wrap"),
+            typing=Typing((), "Ask anything", "/exit"),
+        ),
         Agent(
             "qwen-code",
             begin_qwen,
             _shell("run_shell_command", description="a command", is_background=False),
             (".qwen",),
             modes=("mcp", "wrap"),
+            typing=Typing(("--yolo",), "Type your message", "/quit"),
         ),
         Agent("continue", begin_continue, _shell("Bash"), ("config.yaml",), modes=("mcp", "wrap")),
-        Agent("pi", begin_pi, _shell("bash"), (".pi",), modes=("wrap",)),
+        Agent(
+            "pi",
+            begin_pi,
+            _shell("bash"),
+            (".pi",),
+            modes=("wrap",),
+            typing=Typing(("--provider", "mock", "--model", "mock-model"), "Ask it how to use", "/quit"),
+        ),
         Agent("aider", begin_aider, _shell(), (), modes=("test command", "wrap"), is_editor=True),
         Agent("dcode", begin_dcode, _shell("execute"), (), modes=("sandbox", "wrap")),
     )
