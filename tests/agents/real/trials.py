@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.agents.real.scripted_model import Body, Call, ScriptedModel, Turn
 from unspill.cli.hook import trust_hash
+from unspill.setup.scripted_model import Body, ScriptedModel, Turn
+from unspill.setup.scripted_model import ToolCall as Call
 
 INSTALLED: Final = Path(os.environ.get("UNSPILL_CI_AGENTS", "/opt/unspill-ci/agents"))
 VERSIONS: Final[dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("agents.json").read_text())
