@@ -168,7 +168,7 @@ def _answer(agent: CodingAgent, arguments: Arguments, raw: bytes) -> dict[str, A
     text = given["command"]
     is_plan = event.get("permission_mode") == "plan"
     in_background = bool(agent.background and given.get(agent.background))
-    words = _words(arguments, _project(arguments), discard=is_plan, in_background=in_background)
+    words = _words(arguments, project_of(arguments), discard=is_plan, in_background=in_background)
     leaves = bool(agent.unsealed and given.get(agent.unsealed))
     reason = "sealed by unspill"
     if leaves:
@@ -294,7 +294,7 @@ def _whom(project: bytes) -> str:
     return "deny" if approver == "deny" else "queue"
 
 
-def _project(arguments: Arguments) -> bytes:
+def project_of(arguments: Arguments) -> bytes:
     """Return the project of every command that the agent runs from where it stands.
 
     That is where it starts this hook. The `cwd` of the event is no help: Codex writes there what the model chose for

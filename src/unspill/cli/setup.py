@@ -12,14 +12,14 @@ import json
 import os
 from shlex import quote
 
-from unspill.cli.hook import AGENTS, TOLD, check_codex, hook_groups, trust_hash
+from unspill.cli.hook import AGENTS, TOLD, check_codex, hook_groups, project_of, trust_hash
 from unspill.cli.main import Option, verb
 from unspill.cli.output import print_json
 from unspill.errors import UsageError
 from unspill.host.places import own_words
 from unspill.policy.paths import show
 from unspill.record import Record
-from unspill.sandbox.project import find_own_locations, find_project
+from unspill.sandbox.project import find_own_locations
 from unspill.setup.agents import AGENTS_TO_SET_UP, Edit, SetupMeans, choose_mode, find_agent, plan_edits
 from unspill.setup.canary import Verdict, find_program, prove, read_version
 from unspill.setup.edit import Setting, merge, remove
@@ -78,11 +78,12 @@ def setup(arguments: Arguments) -> int:
         return _remove(agent, name, receipt)
     mode = choose_mode(agent, arguments.value("--mode") or receipt.mode or None)
     if what == "--check":
-        return _report(name, agent, mode, _check(name, agent, mode, receipt), arguments)
+        return _report(name, agent, mode, _check(name, agent, mode, receipt, project_of(arguments)), arguments)
     planned = _plan(name, mode, receipt, is_trusted=arguments.flag("--trust") or receipt.is_trusted)
     if what == "--print":
         print("\n".join(_plan_lines(planned)))
         return 0
+    project = project_of(arguments)
     if agent.is_proven:
         read_version(agent, find_program(agent, os.environ.get("PATH")), os.environ)
     whole = receipt.replace(mode=mode, files=tuple(planned))
@@ -92,7 +93,7 @@ def setup(arguments: Arguments) -> int:
     # What is only safe in a sealed agent has to wait until it is one
     _perform(name, whole.replace(files=tuple(map(_safe_part, planned))))
     waits = [setting for one in planned for setting in one.edit.settings if setting.needs_proof]
-    verdict = _prove(name, agent, mode, waits)
+    verdict = _prove(name, agent, mode, project, waits)
     if verdict.is_sealed:
         _perform(name, _load(name).replace(files=tuple(one.replace(now=_read(one.edit.path)) for one in planned)))
     else:
@@ -106,31 +107,30 @@ def _safe_part(one: Planned) -> Planned:
     return one.replace(edit=edit, after=_merged(edit, one.before or "") if edit.settings else one.before)
 
 
-def check_all() -> Iterator[tuple[str, Verdict]]:
-    """Yield what is found for each agent that is set up and can be checked."""
+def check_all(project: bytes) -> Iterator[tuple[str, Verdict]]:
+    """Yield what is found in a project for each agent that is set up and can be checked."""
     for name, agent in AGENTS_TO_SET_UP.items():
         receipt = _load(name)
         if receipt.mode and agent.is_proven:
-            yield name, _check(name, agent, receipt.mode, receipt)
+            yield name, _check(name, agent, receipt.mode, receipt, project)
 
 
-def _check(name: str, agent: SetupAgent, mode: str, receipt: Receipt) -> Verdict:
+def _check(name: str, agent: SetupAgent, mode: str, receipt: Receipt, project: bytes) -> Verdict:
     if not agent.is_proven:
         raise UsageError(f"{agent.title} can't be asked to prove it", remedy="See docs/coding-agents.md.")
     try:
         read_version(agent, find_program(agent, os.environ.get("PATH")), os.environ)
     except UsageError as error:
         return Verdict(reason=error.message, advice=error.remedy)
-    verdict = _prove(name, agent, mode)
+    verdict = _prove(name, agent, mode, project)
     return verdict if verdict.is_sealed else verdict.replace(advice=_advice(name, mode, receipt))
 
 
-def _prove(name: str, agent: SetupAgent, mode: str, assumed: Sequence[Setting] = ()) -> Verdict:
+def _prove(name: str, agent: SetupAgent, mode: str, project: bytes, assumed: Sequence[Setting] = ()) -> Verdict:
     program = find_program(agent, os.environ.get("PATH"))
-    project = os.fsdecode(find_project(os.getcwdb()))
     home = os.fsdecode(find_own_locations().home)
     environ = {**os.environ, "HOME": home}
-    return prove(name, agent, mode, program, project, environ, told=TOLD, assumed=assumed)
+    return prove(name, agent, mode, program, os.fsdecode(project), environ, told=TOLD, assumed=assumed)
 
 
 def _advice(name: str, mode: str, receipt: Receipt) -> str:
@@ -138,14 +138,14 @@ def _advice(name: str, mode: str, receipt: Receipt) -> str:
     again = f"unspill setup {name} --mode {mode}"
     if not receipt.files:
         return f"unspill has not set it up. Run: {again}"
-    for one in receipt.files:
-        if _is_missing(one):
-            return f"{one.edit.path} no longer has what unspill put there. Run: {again}"
-    if name == "codex" and mode == "hook":
+    missing = [one.edit.path for one in receipt.files if _is_missing(one)]
+    if name == "codex" and mode == "hook" and not any(path.endswith("hooks.json") for path in missing):
         try:
             check_codex()
         except UsageError as error:
             return f"{error.message} {error.remedy} Then run: {again}"
+    if missing:
+        return f"{missing[0]} no longer has what unspill put there. Run: {again}"
     return "Its settings are in place. Look for what overrides them: settings of this project or of your organisation."
 
 
@@ -337,8 +337,12 @@ def _load(name: str) -> Receipt:
     text = _read(os.path.join(_place(name), _RECEIPT))
     if text is None:
         return Receipt()
-    whole = json.loads(text)
-    return Receipt(mode=whole["mode"], files=tuple(map(_file_of, whole["files"])), made=tuple(whole["made"]))
+    try:
+        whole = json.loads(text)
+        return Receipt(mode=whole["mode"], files=tuple(map(_file_of, whole["files"])), made=tuple(whole["made"]))
+    except (ValueError, KeyError, TypeError) as error:
+        remedy = f"The files as they were lie beside it. Put them back, then delete {_place(name)}."
+        raise UsageError(f"the receipt in {_place(name)} can't be read", remedy=remedy) from error
 
 
 def _file_of(form: dict[str, Any]) -> Planned:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 90
 _VERSION_S = 30
+# Twice a second: how long a server may take to start
+_MOST_SEARCHES = 20
 _SERVER_NAMES = ("mcp__unspill__", "mcp_unspill_", "unspill_", "unspill__", "")
 # What else of its settings decides how commands run
 _GEMINI_FILES = ("GEMINI.md", "extensions", "policies", "trustedFolders.json", "trusted_hooks.json")
@@ -134,7 +136,7 @@ class _Attempt:
         self.secret = f"canary-{secrets.token_hex(16)}"
         self.file = os.path.join(home, f".unspill-canary-{nonce}")
         self.marks = {name: 10**9 + secrets.randbelow(9 * 10**9) for name in ("own", "served")}
-        self.model, self.port = ScriptedModel(), ScriptedModel()
+        self.model, self.port = ScriptedModel(most_searches=_MOST_SEARCHES), ScriptedModel()
         self.scratch = ""
         self.assumed: tuple[Setting, ...] = ()
 
@@ -189,19 +191,18 @@ class _Attempt:
         ran = {name for name, mark in self.marks.items() if f"ran-{mark}" in asked}
         if not self.model.requests:
             return Verdict(reason=f"{agent.title} asked no model: {ended}")
-        if mode == "mcp" and "own" in ran:
-            return Verdict(reason="; its commands ".join(["its own tool for commands still runs them", *_joined(got)]))
+        left = [tool for tool in agent.shells if tool in self.model.tools] if mode == "mcp" else []
+        if left:
+            got = [f"it still has `{left[0]}`, its own tool for commands", *got]
+        elif got:
+            got[0] = f"its commands {got[0]}"
         if got:
-            return Verdict(reason=f"its commands {_joined(got)[0]}")
+            return Verdict(reason=" and ".join(got))
         wanted = "served" if mode == "mcp" else "own"
         if wanted not in ran:
             return Verdict(reason=f"no command ran: {_last_line(self.model.results) or ended}")
         # Its tools say so themselves
         return Verdict(is_told=mode == "mcp" or told in asked)
-
-
-def _joined(got: list[str]) -> list[str]:
-    return [" and ".join(got)] if got else []
 
 
 def _last_line(results: list[str]) -> str:
@@ -225,6 +226,10 @@ def _run(start: Start, project: str, environ: Mapping[str, str]) -> str:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _none = process.communicate()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
     text = re.sub(r"\x1b\[[0-9;]*m", "", output.decode("utf-8", "replace"))
     return next((line[:300] for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
 

@@ -302,11 +302,14 @@ APIS = {
 class ScriptedModel:
     """The server, as long as the block lasts. `requests` has the text of each request, `paths` what else was asked."""
 
-    def __init__(self, script: tuple[Turn, ...] = ()) -> None:
+    def __init__(self, script: tuple[Turn, ...] = (), *, most_searches: int = MOST_SEARCHES) -> None:
         self.script = script
+        self.most_searches = most_searches
         self.requests: list[str] = []
         self.results: list[str] = []
         self.paths: list[str] = []
+        # What the client has offered
+        self.tools: set[str] = set()
         model = self
 
         class Handler(_Handler):
@@ -350,7 +353,7 @@ class ScriptedModel:
 
     def _search(self, asked: Asked, model: str) -> ModelAnswer:
         finders = [one for one in FINDERS if one in asked.tools]
-        if not finders or asked.searches >= MOST_SEARCHES:
+        if not finders or asked.searches >= self.most_searches:
             return ModelAnswer(model, "ok", (), asked.tools)
         # As slow as a model is. Each in turn: one waits for the server, the next asks for its tools
         time.sleep(SEARCH_S)
@@ -420,6 +423,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = read(body)
         self.said_to.requests.append(raw.decode())
         self.said_to.results += asked.results
+        self.said_to.tools |= asked.tools.keys()
         answer = self.said_to.answer(asked, body.get("model") or "mock-model")
         is_stream = path.endswith(":streamGenerateContent") or bool(body.get("stream"))
         self._send(say(answer, is_stream=is_stream))

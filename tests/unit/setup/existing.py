@@ -31,8 +31,7 @@ CLAUDE: Final = [
         "settings.json": '\ufeff{\n  "statusLine": {"type": "command", "command": "echo \u2713 /* no comment */"}\n}\n\n\n'
     },
     {
-        "settings.json": '// mine\n{\n  "permissions": {"deny": ["Bash", "Edit"], "allow": ["mcp__unspill"]}, // as it was\n'
-        '  /* all of it */ "hooks": {"PreToolUse": [ /* none */ ],},\n}\n',
+        "settings.json": '{"permissions":\n  {"deny": ["WebFetch", "Edit" ], "allow": ["mcp__unspill"]}  ,\n "hooks"\n:{"PreToolUse": [  ]\n}}  \n',
         ".claude.json": '{"mcpServers": {"unspill": {"command": "/old/unspill", "args": ["mcp"]}}}',
     },
 ]
@@ -57,7 +56,7 @@ CODEX: Final = [
     },
     {"config.toml": 'features.shell_tool = true\nfeatures.hooks = true\n[tui]\ntheme = "x"\n', "hooks.json": ""},
     {
-        "config.toml": "[[skills]]\nname = 'a'\n\n\n[[skills]]\nname = 'b'\n[hooks.state.\"/x:pre_tool_use:0:0\"]\ntrusted_hash = 'sha256:0'\n\n\n"
+        "config.toml": "[[skills.config]]\npath = '/a'\nenabled = false\n\n\n[[skills.config]]\npath = '/b'\nenabled = true\n[hooks.state.\"/x:pre_tool_use:0:0\"]\ntrusted_hash = 'sha256:0'\n\n\n"
     },
 ]
 
