@@ -10,7 +10,10 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import sys
+from importlib.util import find_spec
 from shlex import quote
+from tempfile import mkstemp
 
 from unspill.cli.hook import AGENTS, TOLD, check_codex, hook_groups, project_of, trust_hash
 from unspill.cli.main import Option, verb
@@ -74,8 +77,10 @@ def setup(arguments: Arguments) -> int:
     agent = find_agent(name)
     what = arguments.only_one("--check", "--remove", "--print")
     receipt = _load(name)
+    if what == "--print":
+        arguments.only_one("--print", "--json")
     if what == "--remove":
-        return _remove(agent, name, receipt)
+        return _remove(agent, name, receipt, arguments)
     mode = choose_mode(agent, arguments.value("--mode") or receipt.mode or None)
     if what == "--check":
         return _report(name, agent, mode, _check(name, agent, mode, receipt, project_of(arguments)), arguments)
@@ -94,17 +99,21 @@ def setup(arguments: Arguments) -> int:
     _perform(name, whole.replace(files=tuple(map(_safe_part, planned))))
     waits = [setting for one in planned for setting in one.edit.settings if setting.needs_proof]
     verdict = _prove(name, agent, mode, project, waits)
-    if verdict.is_sealed:
-        _perform(name, _load(name).replace(files=tuple(one.replace(now=_read(one.edit.path)) for one in planned)))
-    else:
-        verdict = verdict.replace(advice=_advice(name, mode, _load(name)))
-    return _report(name, agent, mode, verdict, arguments, planned)
+    if verdict.is_sealed and waits:
+        _perform(name, _load(name).replace(files=tuple(map(_rest, planned))))
+    return _report(name, agent, mode, _with_advice(verdict, name, mode, _load(name)), arguments, planned)
 
 
 def _safe_part(one: Planned) -> Planned:
     """Return what a file becomes without what is only safe in a sealed agent."""
     edit = one.edit.replace(settings=tuple(setting for setting in one.edit.settings if not setting.needs_proof))
     return one.replace(edit=edit, after=_merged(edit, one.before or "") if edit.settings else one.before)
+
+
+def _rest(one: Planned) -> Planned:
+    """Return what a file becomes with all of its settings. The agent may have written to it meanwhile."""
+    now = _read(one.edit.path)
+    return one.replace(now=now, after=_merged(one.edit, now or "") if one.edit.settings else now)
 
 
 def check_all(project: bytes) -> Iterator[tuple[str, Verdict]]:
@@ -123,7 +132,7 @@ def _check(name: str, agent: SetupAgent, mode: str, receipt: Receipt, project: b
     except UsageError as error:
         return Verdict(reason=error.message, advice=error.remedy)
     verdict = _prove(name, agent, mode, project)
-    return verdict if verdict.is_sealed else verdict.replace(advice=_advice(name, mode, receipt))
+    return _with_advice(verdict, name, mode, receipt)
 
 
 def _prove(name: str, agent: SetupAgent, mode: str, project: bytes, assumed: Sequence[Setting] = ()) -> Verdict:
@@ -133,9 +142,18 @@ def _prove(name: str, agent: SetupAgent, mode: str, project: bytes, assumed: Seq
     return prove(name, agent, mode, program, os.fsdecode(project), environ, told=TOLD, assumed=assumed)
 
 
+def _with_advice(verdict: Verdict, name: str, mode: str, receipt: Receipt) -> Verdict:
+    is_advised = verdict.is_sealed or verdict.advice
+    return verdict if is_advised else verdict.replace(advice=_advice(name, mode, receipt))
+
+
 def _advice(name: str, mode: str, receipt: Receipt) -> str:
     """Return what to do about an agent that is not sealed: what of its settings is missing, or what is in the way."""
     again = f"unspill setup {name} --mode {mode}"
+    if mode == "mcp" and find_spec("mcp") is None:
+        return (
+            f"The extra `mcp` is not installed. Run in a checkout of unspill: {sys.executable} -m pip install '.[mcp]'"
+        )
     if not receipt.files:
         return f"unspill has not set it up. Run: {again}"
     missing = [one.edit.path for one in receipt.files if _is_missing(one)]
@@ -146,7 +164,7 @@ def _advice(name: str, mode: str, receipt: Receipt) -> str:
             return f"{error.message} {error.remedy} Then run: {again}"
     if missing:
         return f"{missing[0]} no longer has what unspill put there. Run: {again}"
-    return "Its settings are in place. Look for what overrides them: settings of this project or of your organisation."
+    return "Its settings are in place. Look for what is in the way: settings of this project or of your organisation."
 
 
 def _is_missing(one: Planned) -> bool:
@@ -170,9 +188,8 @@ def _report(
         for path in changed:
             print(f"Changed {_shown(path)}.")
     if arguments.flag("--json"):
-        form: dict[str, Any] = {"agent": name, "mode": mode, "sealed": verdict.is_sealed if agent.is_proven else None}
-        form |= {"told": verdict.is_told, "reason": verdict.reason, "advice": verdict.advice, "changed": changed}
-        print_json(form)
+        form = _form(name, mode, verdict, changed)
+        print_json(form if agent.is_proven else {**form, "sealed": None})
     elif not agent.is_proven:
         print(f"{agent.title} ({mode}): not proven. unspill can't run it by itself; try a command in it.")
     elif verdict.is_sealed:
@@ -184,6 +201,18 @@ def _report(
         if verdict.advice:
             print(f"  {_shown(verdict.advice)}")
     return 0 if verdict.is_sealed else _NOT_SEALED
+
+
+def _form(name: str, mode: str, verdict: Verdict, changed: list[str]) -> dict[str, Any]:
+    return {
+        "agent": name,
+        "mode": mode,
+        "sealed": verdict.is_sealed,
+        "told": verdict.is_told,
+        "reason": verdict.reason,
+        "advice": verdict.advice,
+        "changed": changed,
+    }
 
 
 def _shown(text: str) -> str:
@@ -251,11 +280,16 @@ def _plan_lines(planned: list[Planned]) -> Iterator[str]:
         yield from map(_shown, difflib.unified_diff(old, new, *names, lineterm=""))
 
 
-def _remove(agent: SetupAgent, name: str, receipt: Receipt) -> int:
+def _remove(agent: SetupAgent, name: str, receipt: Receipt, arguments: Arguments) -> int:
     if not receipt.mode:
         raise UsageError(f"unspill has not set up {agent.title}", remedy="There is nothing to remove.")
-    _perform(name, receipt.replace(mode="", files=tuple(map(_without, receipt.files))))
-    print(f"{agent.title}: unspill's settings are removed. Its commands are no longer sealed.")
+    planned = tuple(map(_without, receipt.files))
+    _perform(name, receipt.replace(mode="", files=planned))
+    if arguments.flag("--json"):
+        changed = [one.edit.path for one in planned if one.now != one.after]
+        print_json(_form(name, receipt.mode, Verdict(reason="removed"), changed))
+    else:
+        print(f"{agent.title}: unspill's settings are removed. Its commands are no longer sealed.")
     return 0
 
 
@@ -309,14 +343,17 @@ def _forget(place: str, made: list[str]) -> None:
 def _replace(path: str, text: str) -> None:
     """Write a file at once or not at all, with the mode that it had; a link stays one."""
     path = os.path.realpath(path)
-    beside = f"{path}.unspill-{os.getpid()}"
-    mode = os.stat(path).st_mode & 0o7777 if os.path.exists(path) else 0o600
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(text.encode())
-        os.fchmod(file.fileno(), mode)
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    try:
+        mode = os.stat(path).st_mode & 0o7777 if os.path.exists(path) else 0o600
+        descriptor, beside = mkstemp(prefix=".unspill-", dir=os.path.dirname(path))
+        with open(descriptor, "wb") as file:
+            file.write(text.encode())
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        remedy = "Make it writable. `--remove` takes back what was written so far."
+        raise UsageError(f"{path} can't be written: {error.strerror}", remedy=remedy) from error
 
 
 def _read(path: str) -> str | None:

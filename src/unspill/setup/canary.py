@@ -190,7 +190,8 @@ class _Attempt:
         ]
         ran = {name for name, mark in self.marks.items() if f"ran-{mark}" in asked}
         if not self.model.requests:
-            return Verdict(reason=f"{agent.title} asked no model: {ended}")
+            advice = f"Start `{agent.program}` by hand in this directory, and see what it wants."
+            return Verdict(reason=f"{agent.title} asked no model: {ended}", advice=advice)
         left = [tool for tool in agent.shells if tool in self.model.tools] if mode == "mcp" else []
         if left:
             got = [f"it still has `{left[0]}`, its own tool for commands", *got]

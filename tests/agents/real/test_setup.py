@@ -139,15 +139,16 @@ def variable(name: str, value: str) -> Callable[[Person], None]:
 
 def older(version: str) -> Callable[[Person], None]:
     """Return what puts another version of the agent before the real one."""
+    return lambda person: put_before(person, f"echo {version}")
 
-    def put(person: Person) -> None:
-        program = person.home / "bin" / str(VERSIONS[person.agent]["program"])
-        program.parent.mkdir()
-        program.write_text(f"#!/bin/sh\necho {version}\n")
-        program.chmod(0o755)
-        person.variables["PATH"] = f"{program.parent}:/usr/bin:/bin"
 
-    return put
+def put_before(person: Person, script: str) -> None:
+    """Give the person another program of the agent's name."""
+    program = person.home / "bin" / str(VERSIONS[person.agent]["program"])
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    person.variables["PATH"] = f"{program.parent}:/usr/local/bin:/usr/bin:/bin"
 
 
 def rewriting_hook(person: Person) -> None:
@@ -361,6 +362,18 @@ def test_the_doctor_names_an_agent_that_is_no_longer_sealed(tmp_path: Path) -> N
     told = person.unspill("doctor").stdout
     assert "weak  coding agent    codex: NOT sealed: its commands read your home directory" in told
     assert "you have not trusted it" in told
+
+
+def test_what_an_agent_writes_into_its_settings_meanwhile_stays(tmp_path: Path) -> None:
+    person = Person(tmp_path, "codex", "hook")
+    real = INSTALLED / "codex/node_modules/.bin/codex"
+    put_before(person, f'[ "$1" = exec ] && echo "# mine" >> {person.place("config.toml")}\nexec {real} "$@"')
+    found = person.set_up()
+    assert found["sealed"], found
+    text = person.place("config.toml").read_text()
+    assert 'sandbox_mode = "danger-full-access"' in text
+    person.unspill("setup", "codex", "--remove")
+    assert person.place("config.toml").read_text() == "# mine\n"
 
 
 @pytest.fixture(scope="module")
