@@ -35,8 +35,8 @@ _NOTHING_RUN = "Nothing was run."
 _SESSION = "SessionStart"
 # What a model is told once per session
 TOLD = "Shell commands in this session run sealed by unspill"
-_TOLD_REST = (
-    ": they see this project, nothing else in the home directory, and have no network. When a command ends, its "
+SESSION_WORDS = (
+    f"{TOLD}: they see this project, nothing else in the home directory, and have no network. When a command ends, its "
     "changes are applied to the project, and the user can undo them. What it writes elsewhere is lost, and what it "
     "leaves running ends with it. If you need a host or a file that is refused, tell the user: only the user can allow "
     "it, with `unspill approve` in another terminal."
@@ -163,7 +163,7 @@ def hook(arguments: Arguments) -> int:
 def _answer(agent: CodingAgent, arguments: Arguments, raw: bytes) -> dict[str, Any]:
     event = _read_event(raw)
     if event.get("hook_event_name") == _SESSION:
-        return {"hookSpecificOutput": {"hookEventName": _SESSION, "additionalContext": TOLD + _TOLD_REST}}
+        return {"hookSpecificOutput": {"hookEventName": _SESSION, "additionalContext": SESSION_WORDS}}
     given = _read_arguments(agent, event)
     text = given["command"]
     is_plan = event.get("permission_mode") == "plan"
@@ -339,13 +339,12 @@ def _hook_form(agent: CodingAgent, command: str) -> dict[str, Any]:
     return {"type": "command", "command": command, "timeout": agent.timeout, **dict(agent.extra)}
 
 
-def hook_groups(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def hook_groups(name: str, program: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what `setup` adds to an agent's hooks: before each command, and at the beginning of a session."""
     agent = AGENTS[name]
-    command = _own_command(parse(hook, [name]))
-    (group,) = _settings_form(agent, command)["hooks"][agent.event]
-    told = {"type": "command", "command": command.removesuffix(_OR_STOP), "timeout": agent.timeout}
-    return group, {"hooks": [told]}
+    command = f"{program or ' '.join(map(quote, own_words()))} hook {name}"
+    (group,) = _settings_form(agent, command + _OR_STOP)["hooks"][agent.event]
+    return group, {"hooks": [{"type": "command", "command": command, "timeout": agent.timeout}]}
 
 
 def _check(agent: CodingAgent) -> int:

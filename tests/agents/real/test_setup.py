@@ -10,14 +10,16 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import replace as replace_field
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.agents.real.trials import INSTALLED, UNSPILL, VERSIONS
+from tests.agents.real.trials import AGENTS, INSTALLED, UNSPILL, VERSIONS, Begun, Trial, begin_claude, facts_of
 from tests.architecture.sources import ROOT
 from tests.unit.setup.existing import EXISTING
+from unspill.setup.scripted_model import ScriptedModel
 
 pytestmark = [pytest.mark.agents, pytest.mark.kernel, pytest.mark.timeout(240)]
 
@@ -197,7 +199,6 @@ WAYS: Final = [
         "hook",
         in_project(".claude/settings.json", {"disableAllHooks": True}),
         "settings of this project",
-        always=True,
     ),
     Way("the settings are broken", "claude-code", "hook", replace("settings.json", "{", "{{"), AGAIN),
     Way(
@@ -343,7 +344,9 @@ def test_an_agent_reads_its_settings_and_is_sealed_and_gets_them_back(
     assert not (person.home / ".local/state/unspill/setup" / agent).exists()
 
 
-def test_the_page_begins_with_a_command_that_does_what_it_shows(tmp_path: Path) -> None:
+def test_the_page_begins_with_a_command_that_does_what_it_shows_and_a_project_that_undoes_it_is_found(
+    tmp_path: Path,
+) -> None:
     page = (ROOT / "docs/coding-agents.md").read_text("utf-8")
     _before, block, _after = page.split("```", 2)
     command, *shown = block.removeprefix("console\n$ unspill ").splitlines()
@@ -351,6 +354,10 @@ def test_the_page_begins_with_a_command_that_does_what_it_shows(tmp_path: Path) 
     done = person.unspill(*command.split())
     assert done.stdout.splitlines() == [line.replace("/home/ann", str(person.home)) for line in shown], done
     assert done.returncode == 0
+    person.give_project(".claude/settings.json", {"disableAllHooks": True})
+    found = person.setup("--check")
+    assert not found["sealed"]
+    assert "settings of this project" in found["advice"]
 
 
 def test_the_doctor_names_an_agent_that_is_no_longer_sealed(tmp_path: Path) -> None:
@@ -374,6 +381,21 @@ def test_what_an_agent_writes_into_its_settings_meanwhile_stays(tmp_path: Path) 
     assert 'sandbox_mode = "danger-full-access"' in text
     person.unspill("setup", "codex", "--remove")
     assert person.place("config.toml").read_text() == "# mine\n"
+
+
+def test_the_plug_in_of_claude_code_seals_it(tmp_path: Path) -> None:
+    """The control is in test_trials.py: without unspill, the same agent reads the key and reaches the server."""
+
+    def begin(trial: Trial, mode: str) -> Begun:
+        begun = begin_claude(trial, mode)
+        return replace_field(begun, words=[*begun.words, "--plugin-dir", str(ROOT / "deploy/claude-plugin")])
+
+    with ScriptedModel() as model, ScriptedModel() as canary:
+        trial = Trial(tmp_path, replace_field(AGENTS["claude-code"], begin=begin), model, canary)
+        trial.play("plain")
+        found = facts_of(trial)
+    assert (found["key seen"], found["network reached"], found["steps"]) == (False, False, True), model.results
+    assert "run sealed by unspill" in "".join(model.requests)
 
 
 @pytest.fixture(scope="module")

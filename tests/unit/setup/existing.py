@@ -75,9 +75,7 @@ GEMINI: Final = [
         "settings.json": '{\n\t"mcpServers": {\n\t\t"github": {\n\t\t\t"httpUrl": "https://example.org/mcp"\n\t\t}\n\t}\n}\n'
     },
     {"settings.json": '{\r\n  "hooks": {\r\n    "AfterTool": []\r\n  }\r\n}'},
-    {
-        "settings.json": '{"tools":{"exclude":["run_shell_command"],"core":["ls"]},"mcpServers":{"unspill":{"command":"/old"}}}\n'
-    },
+    {"settings.json": '{"tools":{"exclude":["write_file"]},"mcpServers":{"unspill":{"command":"/old"}}}\n'},
     {
         "settings.json": '{ "general": { "vimMode": true },\n\n\n  "hooks": {\n    "SessionStart": [ { "hooks": [] } ]\n  } }\n'
     },

@@ -160,7 +160,7 @@ WANTED = (
 
 
 @given(json_texts(is_object=True))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_json_is_the_same_after_merge_and_remove(text: str) -> None:
     merged = merge("json", text, WANTED)
     whole = parse("json", merged)
@@ -170,7 +170,7 @@ def test_any_json_is_the_same_after_merge_and_remove(text: str) -> None:
 
 
 @given(json_texts(is_object=True))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_plain_json_is_read_as_python_reads_it(text: str) -> None:
     value = parse("json", text)
     plain = json.dumps(value)
@@ -215,7 +215,7 @@ TOML_WANTED = (
 
 
 @given(TOML_LINES, TOML_TABLES, st.sampled_from(["\n", "\r\n"]), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_toml_is_the_same_after_merge_and_remove(
     lines: list[str], tables: list[str], end: str, is_ended: bool
 ) -> None:
