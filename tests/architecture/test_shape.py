@@ -16,7 +16,8 @@ from tests.architecture.sources import ROOT
 
 # What is there now, and where it is to go
 BOUNDS = {
-    "files": (153, 130),
+    # Five for `unspill setup`: its verb, the agents, their settings, the canary, the model that plays it
+    "files": (158, 130),
     "most_files_in_a_package": (21, 15),
     "circles": (0, 0),
     "modules in circles": (0, 0),

@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 
 _STOP = 2
 _NOTHING_RUN = "Nothing was run."
+_SESSION = "SessionStart"
+# What a model is told once per session
+TOLD = "Shell commands in this session run sealed by unspill"
+SESSION_WORDS = (
+    f"{TOLD}: they see this project, nothing else in the home directory, and have no network. When a command ends, its "
+    "changes are applied to the project, and the user can undo them. What it writes elsewhere is lost, and what it "
+    "leaves running ends with it. If you need a host or a file that is refused, tell the user: only the user can allow "
+    "it, with `unspill approve` in another terminal."
+)
 _MOST_READ = 16 * 1024 * 1024
 # One word of a command line has at most 128 KiB, and quotes take some of that
 _LONGEST_COMMAND = 100_000
@@ -184,11 +193,14 @@ def _check_version(agent: CodingAgent, environ: Mapping[str, str]) -> None:
 
 
 def _answer(agent: CodingAgent, arguments: Arguments, raw: bytes) -> dict[str, Any]:
-    event, given = _read(agent, raw)
+    event = _read_event(raw)
+    if event.get("hook_event_name") == _SESSION:
+        return {"hookSpecificOutput": {"hookEventName": _SESSION, "additionalContext": SESSION_WORDS}}
+    given = _read_arguments(agent, event)
     text = given["command"]
     is_plan = event.get("permission_mode") == "plan"
     in_background = bool(agent.background and given.get(agent.background))
-    words = _words(arguments, _project(arguments), discard=is_plan, in_background=in_background)
+    words = _words(arguments, project_of(arguments), discard=is_plan, in_background=in_background)
     leaves = bool(agent.unsealed and given.get(agent.unsealed))
     reason = "sealed by unspill"
     if leaves:
@@ -244,19 +256,24 @@ def _agent(arguments: Arguments) -> CodingAgent:
     return AGENTS[name]
 
 
-def _read(agent: CodingAgent, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the agent sent, and its tool's arguments.
-
-    Raises:
-        UsageError: anything of it is not as the agent is known to send it.
-    """
+def _read_event(raw: bytes) -> dict[str, Any]:
+    """Return what the agent sent, an empty one if that is nothing that it could be."""
     if len(raw) > _MOST_READ:
         raise UsageError(f"the input has more than {_MOST_READ} bytes")
     try:
         event = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the input is not JSON: {error}") from error
-    if not isinstance(event, dict) or event.get("hook_event_name") != agent.event:
+    return event if isinstance(event, dict) else {}
+
+
+def _read_arguments(agent: CodingAgent, event: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the agent's tool.
+
+    Raises:
+        UsageError: anything of it is not as the agent is known to send it.
+    """
+    if event.get("hook_event_name") != agent.event:
         raise UsageError(f"this is not the event {agent.event}", remedy="Correct the agent's settings.")
     if event.get("tool_name") != agent.tool:
         raise UsageError(f"{event.get('tool_name')!a:.60} can't be sealed", remedy=f"Use the tool {agent.tool}.")
@@ -264,7 +281,7 @@ def _read(agent: CodingAgent, raw: bytes) -> tuple[dict[str, Any], dict[str, Any
     if not isinstance(given, dict):
         raise UsageError("the tool has no arguments")
     _check_arguments(agent, given)
-    return event, given
+    return given
 
 
 def _check_arguments(agent: CodingAgent, given: dict[str, Any]) -> None:
@@ -309,7 +326,7 @@ def _whom(project: bytes) -> str:
     return "deny" if approver == "deny" else "queue"
 
 
-def _project(arguments: Arguments) -> bytes:
+def project_of(arguments: Arguments) -> bytes:
     """Return the project of every command that the agent runs from where it stands.
 
     That is where it starts this hook. The `cwd` of the event is no help: Codex writes there what the model chose for
@@ -347,19 +364,30 @@ def _answer_form(agent: CodingAgent, given: dict[str, Any], command: str, *, rea
 
 def _settings_form(agent: CodingAgent, command: str) -> dict[str, Any]:
     """Return the part of an agent's settings that makes it call a hook before it runs a command."""
-    hook = {"type": "command", "command": command, "timeout": agent.timeout, **dict(agent.extra)}
-    return {"hooks": {agent.event: [{"matcher": agent.matcher, "hooks": [hook]}]}}
+    return {"hooks": {agent.event: [{"matcher": agent.matcher, "hooks": [_hook_form(agent, command)]}]}}
+
+
+def _hook_form(agent: CodingAgent, command: str) -> dict[str, Any]:
+    return {"type": "command", "command": command, "timeout": agent.timeout, **dict(agent.extra)}
+
+
+def hook_groups(name: str, program: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what `setup` adds to an agent's hooks: before each command, and at the beginning of a session."""
+    agent = AGENTS[name]
+    command = f"{program or ' '.join(map(quote, own_words()))} hook {name}"
+    (group,) = _settings_form(agent, command + _OR_STOP)["hooks"][agent.event]
+    return group, {"hooks": [{"type": "command", "command": command, "timeout": agent.timeout}]}
 
 
 def _check(agent: CodingAgent) -> int:
     if agent is not AGENTS["codex"]:
         raise UsageError("--check only works for Codex", remedy="Leave out --check.")
-    told = _check_codex(agent)
+    told = check_codex(agent)
     print(show(told.encode("utf-8", "surrogateescape")))
     return 0
 
 
-def _check_codex(agent: CodingAgent) -> str:
+def check_codex(agent: CodingAgent = AGENTS["codex"]) -> str:
     """Return the sentence that says that Codex will call our hook: it skips one that nobody has trusted without a word.
 
     Reads the files in which Codex 0.166 keeps hooks and the trust in them, and asks Codex itself nothing. What it does
@@ -399,11 +427,13 @@ def _why_skipped(state: dict[str, Any], groups: list[dict[str, Any]], place: tup
     return ""
 
 
-def trust_hash(matcher: object, hook: dict[str, Any]) -> str:
+def trust_hash(matcher: object, hook: dict[str, Any], event: str = "pre_tool_use") -> str:
     """Return what Codex records of a hook that is trusted: a digest of all that it does, with the defaults."""
     import hashlib  # lazy: hook
 
-    whole = {"event_name": "pre_tool_use", "matcher": matcher, "hooks": [{"async": False, **hook}]}
+    whole: dict[str, object] = {"event_name": event, "hooks": [{"async": False, **hook}]}
+    if matcher is not None:
+        whole["matcher"] = matcher
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 

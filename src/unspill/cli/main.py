@@ -60,6 +60,7 @@ VERBS = {
     "audit": ("permissions", "list what was asked, answered, run and applied"),
     "rootfs": ("rootfs", "manage root file systems for the view `rootfs`"),
     "mcp": ("mcp", "serve a sandbox's tools to an MCP client"),
+    "setup": ("setup", "seal a coding agent by its own settings, and prove it"),
     "hook": ("hook", "run a coding agent's commands in the sandbox, as its hook"),
     "status": ("upkeep", "show what unspill keeps, and how much disk space it takes"),
     "playground": ("upkeep", "show the project's scratch directory, or empty it"),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents.real.scripted_model import ScriptedModel
 from tests.agents.real.trials import AGENTS, VERSIONS, Trial, facts_of
 from tests.figures import record_agent
+from unspill.setup.scripted_model import ScriptedModel
 
 pytestmark = [pytest.mark.agents, pytest.mark.kernel, pytest.mark.timeout(240)]
 

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import unspill
-from tests.agents.real.scripted_model import Body, Call, ScriptedModel, Turn
 from tests.panes import typed
 from unspill.cli.hook import trust_hash
+from unspill.setup.scripted_model import Body, ScriptedModel, Turn
+from unspill.setup.scripted_model import ToolCall as Call
 
 INSTALLED: Final = Path(os.environ.get("UNSPILL_CI_AGENTS", "/opt/unspill-ci/agents"))
 VERSIONS: Final[dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("agents.json").read_text())
