@@ -16,9 +16,11 @@ import os
 import sys
 from shlex import quote, split
 
+from unspill.cli import hook_edits
 from unspill.cli.main import Option, parse, verb
 from unspill.errors import UnspillError, UsageError
 from unspill.host.places import check_own_place, find_home, own_words
+from unspill.lazy import lazy_module
 from unspill.policy.defaults import check_root
 from unspill.policy.paths import show
 from unspill.record import Record
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.cli.main import Arguments
+    from unspill.sandbox import sandbox
+    from unspill.sandbox.sandbox import Sandbox
+else:
+    sandbox = lazy_module("unspill.sandbox.sandbox")  # lazy: history
 
 _STOP = 2
 _NOTHING_RUN = "Nothing was run."
@@ -138,12 +144,14 @@ def hook(arguments: Arguments) -> int:
     if arguments.flag("--settings"):
         if agent.warning:
             print(f"unspill: {agent.warning}", file=sys.stderr, flush=True)
-        print(json.dumps(_settings_form(agent, _own_command(arguments)), indent=2))
+        print(json.dumps(_all_settings(arguments), indent=2))
         return 0
     if sys.stdin.isatty():
         raise UsageError("a coding agent has to call this", remedy="`--settings` prints its configuration.")
     try:
-        _write_answer(_answer(agent, arguments, sys.stdin.buffer.read(_MOST_READ + 1)))
+        event = _read_event(sys.stdin.buffer.read(_MOST_READ + 1))
+        if not _follow(arguments, event):
+            _write_answer(_answer(agent, arguments, event))
     except UnspillError as error:
         return _stop(f"{error.message.rstrip('.')}. {error.remedy}".rstrip())
     except Exception as error:
@@ -151,12 +159,31 @@ def hook(arguments: Arguments) -> int:
     return 0
 
 
-def _answer(agent: CodingAgent, arguments: Arguments, raw: bytes) -> dict[str, Any]:
-    event, given = _read(agent, raw)
+def _follow(arguments: Arguments, event: dict[str, Any]) -> bool:
+    """Record what the agent's own file tools do, or what its person asks for; tell whether that is what it says."""
+    name = arguments.words[0]
+    if event.get("hook_event_name") not in hook_edits.EVENTS[name]:
+        return False
+
+    def open_it() -> Sandbox:
+        session = hook_edits.session_of(name, event)
+        return sandbox.Sandbox(_project(arguments), name=arguments.value("--sandbox") or "default", session=session)
+
+    try:
+        return hook_edits.follow(name, event, open_it)
+    except UnspillError as error:
+        # The edit is the agent's own and happens anyway
+        print(f"unspill: this edit can't be undone by unspill: {error.message}", file=sys.stderr)
+        return True
+
+
+def _answer(agent: CodingAgent, arguments: Arguments, event: dict[str, Any]) -> dict[str, Any]:
+    given = _read_arguments(agent, event)
     text = given["command"]
     is_plan = event.get("permission_mode") == "plan"
     in_background = bool(agent.background and given.get(agent.background))
-    words = _words(arguments, _project(arguments), discard=is_plan, in_background=in_background)
+    session = hook_edits.session_of(arguments.words[0], event)
+    words = _words(arguments, _project(arguments), session, discard=is_plan, in_background=in_background)
     leaves = bool(agent.unsealed and given.get(agent.unsealed))
     reason = "sealed by unspill"
     if leaves:
@@ -212,19 +239,24 @@ def _agent(arguments: Arguments) -> CodingAgent:
     return AGENTS[name]
 
 
-def _read(agent: CodingAgent, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the agent sent, and its tool's arguments.
-
-    Raises:
-        UsageError: anything of it is not as the agent is known to send it.
-    """
+def _read_event(raw: bytes) -> dict[str, Any]:
+    """Return what the agent sent, an empty one if that is nothing that it could be."""
     if len(raw) > _MOST_READ:
         raise UsageError(f"the input has more than {_MOST_READ} bytes")
     try:
         event = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the input is not JSON: {error}") from error
-    if not isinstance(event, dict) or event.get("hook_event_name") != agent.event:
+    return event if isinstance(event, dict) else {}
+
+
+def _read_arguments(agent: CodingAgent, event: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the agent's tool.
+
+    Raises:
+        UsageError: anything of it is not as the agent is known to send it.
+    """
+    if event.get("hook_event_name") != agent.event:
         raise UsageError(f"this is not the event {agent.event}", remedy="Correct the agent's settings.")
     if event.get("tool_name") != agent.tool:
         raise UsageError(f"{event.get('tool_name')!a:.60} can't be sealed", remedy=f"Use the tool {agent.tool}.")
@@ -232,7 +264,7 @@ def _read(agent: CodingAgent, raw: bytes) -> tuple[dict[str, Any], dict[str, Any
     if not isinstance(given, dict):
         raise UsageError("the tool has no arguments")
     _check_arguments(agent, given)
-    return event, given
+    return given
 
 
 def _check_arguments(agent: CodingAgent, given: dict[str, Any]) -> None:
@@ -248,7 +280,9 @@ def _check_arguments(agent: CodingAgent, given: dict[str, Any]) -> None:
         raise UsageError(f"the argument {unknown[0]!a:.60} is not known here, and might lead around the sandbox")
 
 
-def _words(arguments: Arguments, project: bytes, *, discard: bool, in_background: bool = False) -> str:
+def _words(
+    arguments: Arguments, project: bytes, session: str = "", *, discard: bool, in_background: bool = False
+) -> str:
     """Return the beginning of every command line that this hook makes, as a shell reads it.
 
     The project is named: some agents let a model say where a command is run.
@@ -267,6 +301,7 @@ def _words(arguments: Arguments, project: bytes, *, discard: bool, in_background
         words.append("--quiet")
     name = arguments.value("--sandbox")
     words += ["--sandbox", name] if name else []
+    words += ["--session", session] if session else []
     words += ["--ask", _whom(project), "--project", os.fsdecode(project)]
     return f"{' '.join(map(quote, words))} {_PLACE} {_SHELL}"
 
@@ -319,6 +354,25 @@ def _settings_form(agent: CodingAgent, command: str) -> dict[str, Any]:
     return {"hooks": {agent.event: [{"matcher": agent.matcher, "hooks": [hook]}]}}
 
 
+def edit_groups(arguments: Arguments) -> dict[str, dict[str, Any]]:
+    """Return what else an agent calls this for, by event: its own edits, and what its person asks for."""
+    name = arguments.words[0]
+    command = _own_command(arguments).removesuffix(_OR_STOP)
+    hook = {"type": "command", "command": command, "timeout": AGENTS[name].timeout}
+    before, after, prompt = hook_edits.EVENTS[name]
+    matcher = f"^({'|'.join(hook_edits.TOOLS[name])})$"
+    tools = {"matcher": matcher, "hooks": [hook]}
+    return {before: tools, after: tools, prompt: {"hooks": [hook]}}
+
+
+def _all_settings(arguments: Arguments) -> dict[str, Any]:
+    agent = _agent(arguments)
+    settings = _settings_form(agent, _own_command(arguments))
+    for event, group in edit_groups(arguments).items():
+        settings["hooks"].setdefault(event, []).append(group)
+    return settings
+
+
 def _check(agent: CodingAgent) -> int:
     if agent is not AGENTS["codex"]:
         raise UsageError("--check only works for Codex", remedy="Leave out --check.")
@@ -351,7 +405,12 @@ def _check_codex(agent: CodingAgent) -> str:
     reasons = [_why_skipped(_table(states, _trust_key(path, place)), groups, place) for place in ours]
     if all(reasons):
         raise UsageError(f"Codex silently skips the hook in {path}: {reasons[0]}", remedy=_TRUST)
-    others = len(places) > 1 or _table(config, "hooks").get("PreToolUse")
+    edits = [
+        place
+        for place in places
+        if groups[place[0]].get("matcher") == edit_groups(parse(hook, ["codex"]))["PreToolUse"]["matcher"]
+    ]
+    others = len(places) > 1 + len(edits) or _table(config, "hooks").get("PreToolUse")
     told = f"Codex calls the hook in {path}: it is installed and you have trusted it. {_UNSEEN}"
     return f"{told} {_OTHERS}" if others else told
 
