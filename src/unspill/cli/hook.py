@@ -17,10 +17,9 @@ import sys
 from shlex import quote, split
 
 from unspill.cli import hook_edits
-from unspill.cli.main import Option, parse, verb
+from unspill.cli.main import Option, open_sandbox, parse, verb
 from unspill.errors import UnspillError, UsageError
 from unspill.host.places import check_own_place, find_home, own_words
-from unspill.lazy import lazy_module
 from unspill.policy.defaults import check_root
 from unspill.policy.paths import show
 from unspill.record import Record
@@ -31,10 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.cli.main import Arguments
-    from unspill.sandbox import sandbox
     from unspill.sandbox.sandbox import Sandbox
-else:
-    sandbox = lazy_module("unspill.sandbox.sandbox")  # lazy: history
 
 _STOP = 2
 _NOTHING_RUN = "Nothing was run."
@@ -166,8 +162,8 @@ def _follow(arguments: Arguments, event: dict[str, Any]) -> bool:
         return False
 
     def open_it() -> Sandbox:
-        session = hook_edits.session_of(name, event)
-        return sandbox.Sandbox(_project(arguments), name=arguments.value("--sandbox") or "default", session=session)
+        _project(arguments)
+        return open_sandbox(arguments, session=hook_edits.session_of(name, event))
 
     try:
         return hook_edits.follow(name, event, open_it)
