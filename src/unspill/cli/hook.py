@@ -422,11 +422,13 @@ def _why_skipped(state: dict[str, Any], groups: list[dict[str, Any]], place: tup
     return ""
 
 
-def trust_hash(matcher: object, hook: dict[str, Any]) -> str:
+def trust_hash(matcher: object, hook: dict[str, Any], event: str = "pre_tool_use") -> str:
     """Return what Codex records of a hook that is trusted: a digest of all that it does, with the defaults."""
     import hashlib  # lazy: hook
 
-    whole = {"event_name": "pre_tool_use", "matcher": matcher, "hooks": [{"async": False, **hook}]}
+    whole: dict[str, object] = {"event_name": event, "hooks": [{"async": False, **hook}]}
+    if matcher is not None:
+        whole["matcher"] = matcher
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
