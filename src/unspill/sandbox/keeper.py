@@ -998,9 +998,9 @@ def main() -> None:
         return
     words = found[0]
     try:
-        asked = "queue" if words["asks"] else None
+        project, name, session = words["project"], words["name"], words["session"]
         # That of whoever started it: what runs beside each other in one sandbox can't be told apart
-        sandbox = Sandbox(words["project"], name=words["name"], approver=asked, session=words["session"])
+        sandbox = Sandbox(project, name=name, approver="queue" if words["asks"] else None, session=session)
         if sandbox.id != words["id"]:
             raise SandboxUnavailable("the keeper has opened another sandbox", remedy="Check UNSPILL_STATE_DIR.")
         keeper = Keeper(sandbox, lock)
