@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -157,7 +158,11 @@ class Trial:
 
     def play(self, mode: str) -> subprocess.CompletedProcess[str]:
         """Have the agent do what the model says, until it ends."""
-        self.model.script = self.script(mode)
+        return self.play_script(mode, self.script(mode))
+
+    def play_script(self, mode: str, script: tuple[Turn, ...]) -> subprocess.CompletedProcess[str]:
+        """Have the agent do what a script says, until it ends."""
+        self.model.script = script
         begun = self.agent.begin(self, mode)
         words = begun.words
         if mode == "wrap":
@@ -285,10 +290,12 @@ def begin_codex(trial: Trial, mode: str) -> Begun:
     if mode == "hook":
         hooks = trial.settings("hook", "codex")
         (place / "hooks.json").write_text(json.dumps(hooks))
-        group = hooks["hooks"]["PreToolUse"][0]
-        # What Codex writes down when a person trusts it: another digest, and it would skip the hook
-        lines += [f'[hooks.state."{place}/hooks.json:pre_tool_use:0:0"]']
-        lines += [f'trusted_hash = "{trust_hash(group["matcher"], group["hooks"][0])}"']
+        # What Codex writes down when a person trusts them: another digest, and it would skip a hook
+        for event, groups in hooks["hooks"].items():
+            name = re.sub(r"(?<!^)(?=[A-Z])", "_", event).lower()
+            for number, group in enumerate(groups):
+                lines += [f'[hooks.state."{place}/hooks.json:{name}:{number}:0"]']
+                lines += [f'trusted_hash = "{trust_hash(group.get("matcher"), group["hooks"][0], name)}"']
     (place / "config.toml").write_text("\n".join(lines) + "\n")
     words = [str(trial.agent.program), "exec", "--json", "--skip-git-repo-check", "do it"]
     return Begun(words, {"SCRIPTED_KEY": "sk-fake"})
