@@ -280,7 +280,7 @@ def begin_codex(trial: Trial, mode: str) -> Begun:
     if mode == "mcp":
         server = trial.settings("mcp")["mcpServers"]["unspill"]
         lines += ["[mcp_servers.unspill]", f"command = {json.dumps(server['command'])}"]
-        lines += [f"args = {json.dumps(server['args'])}"]
+        lines += [f"args = {json.dumps(server['args'])}", "supports_parallel_tool_calls = true"]
     if mode == "hook":
         hooks = trial.settings("hook", "codex")
         (place / "hooks.json").write_text(json.dumps(hooks))
