@@ -308,6 +308,7 @@ class ScriptedModel:
     def __init__(self, script: tuple[Turn, ...] = ()) -> None:
         self.script = script
         self.requests: list[str] = []
+        self.offered: set[str] = set()
         self.results: list[str] = []
         self.paths: list[str] = []
         model = self
@@ -420,6 +421,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = read(body)
         self.said_to.requests.append(raw.decode())
         self.said_to.results += asked.results
+        self.said_to.offered |= asked.tools.keys()
         answer = self.said_to.answer(asked, body.get("model") or "mock-model")
         is_stream = path.endswith(":streamGenerateContent") or bool(body.get("stream"))
         self._send(say(answer, is_stream=is_stream))
