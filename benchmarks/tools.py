@@ -2,7 +2,8 @@
 """What an agent's way to the library costs: a `run` of `true` through MCP over stdio and through each adapter.
 
 All in turns within one run, against the library's own run in the same kind of sandbox. Then eight clients at once, each
-with a server of its own, against eight programs that use the library. What is not installed is not measured.
+with a server of its own, against eight programs that use the library. Then how long the server takes to be up, against
+the import of the SDK alone, and three commands at once, against one. What is not installed is not measured.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from measuring import (
     Case,
     Options,
     Turns,
+    compiled_environ,
     fast,
     make_project,
     parse_options,
     report,
+    run_program,
     scratch,
     unspill_program,
 )
@@ -39,7 +42,8 @@ if TYPE_CHECKING:
     Call = Callable[[], Coroutine[Any, Any, None]]
 
 MCP_BAR, ADAPTER_BAR, THROUGHPUT_BAR = 2.0, 1.2, 0.8
-CLIENTS = 8
+START_BAR, PARALLEL_BAR = 1.3, 1.15
+CLIENTS, AT_ONCE = 8, 3
 LIBRARY = """
 import sys
 from unspill import Sandbox
@@ -55,6 +59,9 @@ def main() -> None:
         # First, while this program is small: it is the clients', and what it collects is no server's work
         with ExitStack() as stack:
             at_once = list(measure_clients(directory, stack, options))
+        at_once += measure_start(directory, options)
+        with ExitStack() as stack:
+            at_once += measure_parallel(directory, stack, options)
         with ExitStack() as stack:
             cases = [*measure_calls(directory, stack, options), *at_once]
     wanted = dict.fromkeys(("mcp", *(needed for needed, _ in ADAPTERS.values())))
@@ -106,6 +113,33 @@ def measure_clients(directory: Path, stack: ExitStack, options: Options) -> Iter
     yield Case(told, made, "runs/s", bare, THROUGHPUT_BAR, at_least=True, samples=samples["MCP"])
 
 
+def measure_start(directory: Path, options: Options) -> Iterator[Case]:
+    """Until a server has answered for the first time, against a program that imports the SDK and ends."""
+    if find_spec("mcp") is None:
+        return
+    environ, project = compiled_environ(directory), make_project(directory, "start")
+
+    def serve() -> None:
+        with McpCaller(project, "2025-11-25", environ):
+            pass
+
+    turns = Turns(seconds=options.pick(8, 30, 120), rounds=options.pick(3, 12, 50))
+    turns.run({"SDK": lambda: run_program([sys.executable, "-c", "import mcp"], environ), "server": serve})
+    told = "MCP server up, against `import mcp`"
+    yield Case(told, turns.fast("server"), "ms", turns.fast("SDK"), START_BAR, samples=turns.samples["server"])
+
+
+def measure_parallel(directory: Path, stack: ExitStack, options: Options) -> Iterator[Case]:
+    """Commands of one second that a client sends at once, as agents do for calls that don't depend on each other."""
+    if find_spec("mcp") is None:
+        return
+    caller = stack.enter_context(McpCaller(make_project(directory, "parallel"), "2025-11-25"))
+    turns = Turns(seconds=options.pick(4, 20, 60), rounds=options.pick(2, 8, 20))
+    turns.run({"one": lambda: caller.sleep(1), "all": lambda: caller.sleep(AT_ONCE)})
+    told = f"{AT_ONCE} commands of a second at once, against one"
+    yield Case(told, turns.fast("all"), "ms", turns.fast("one"), PARALLEL_BAR, samples=turns.samples["all"])
+
+
 def rate(callers: list[Caller], seconds: float) -> float:
     """Let all of them call as often as they can for some seconds; return the calls a second."""
     counts = [0] * len(callers)
@@ -128,11 +162,13 @@ def rate(callers: list[Caller], seconds: float) -> float:
 class Caller:
     """A program that runs `true` for each line of its input and answers with a line, for the length of a `with`."""
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: list[str], environ: dict[str, str] | None = None) -> None:
         self._words = words
+        self._environ = environ
 
     def __enter__(self) -> Self:
-        self._program = subprocess.Popen(self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        pipe = subprocess.PIPE
+        self._program = subprocess.Popen(self._words, stdin=pipe, stdout=pipe, env=self._environ)
         self.greet()
         return self
 
@@ -149,6 +185,10 @@ class Caller:
     def exchange(self, line: bytes) -> bytes:
         """Send a line and return the one that answers it."""
         self.send(line)
+        return self.take()
+
+    def take(self) -> bytes:
+        """Return the next line that the program sends."""
         assert self._program.stdout is not None
         return self._program.stdout.readline()
 
@@ -172,8 +212,8 @@ class WorkerCaller(Caller):
 class McpCaller(Caller):
     """The MCP server, spoken to by hand in both eras of its protocol: a whole client would cost more than a call."""
 
-    def __init__(self, project: Path, era: str) -> None:
-        super().__init__([unspill_program(), "mcp", "--project", str(project)])
+    def __init__(self, project: Path, era: str, environ: dict[str, str] | None = None) -> None:
+        super().__init__([unspill_program(), "mcp", "--project", str(project)], environ)
         self._era = era
         self._number = 0
 
@@ -189,17 +229,26 @@ class McpCaller(Caller):
         result = self.ask("tools/call", {"name": "run", "arguments": {"command": "true"}})
         assert result["structuredContent"]["exit_code"] == 0, result
 
+    def sleep(self, count: int) -> None:
+        """Have so many commands of a second run at once."""
+        for _ in range(count):
+            self.send(self._line("tools/call", {"name": "run", "arguments": {"command": "sleep 1"}}))
+        for _ in range(count):
+            assert json.loads(self.take())["result"]["structuredContent"]["exit_code"] == 0
+
     def ask(self, method: str, params: dict[str, Any]) -> Any:
+        answer = json.loads(self.exchange(self._line(method, params)))
+        assert answer["id"] == self._number, answer
+        return answer["result"]
+
+    def _line(self, method: str, params: dict[str, Any]) -> bytes:
         self._number += 1
         if self._era >= "2026":
             said = "io.modelcontextprotocol/"
             client = {"name": "benchmark", "version": "1"}
             about = {"protocolVersion": self._era, "clientInfo": client, "clientCapabilities": {}}
             params = params | {"_meta": {said + name: value for name, value in about.items()}}
-        asked = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
-        answer = json.loads(self.exchange(json.dumps(asked).encode()))
-        assert answer["id"] == self._number, answer
-        return answer["result"]
+        return json.dumps({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}).encode()
 
 
 def check(exit_code: int | None) -> None:

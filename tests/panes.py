@@ -41,9 +41,9 @@ class Pane:
         """Press keys, by the names that tmux has for them: `C-c`, `Enter`; all else is a text."""
         self.tmux("send-keys", *keys)
 
-    def see(self, pattern: str) -> str:
+    def see(self, pattern: str, wait_s: float = WAIT_S) -> str:
         """Wait until something is on the screen; return what that is."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + wait_s
         while not (found := re.search(pattern, "\n".join(self.lines()), re.MULTILINE)):
             assert time.monotonic() < deadline, (pattern, self.lines())
             time.sleep(0.02)

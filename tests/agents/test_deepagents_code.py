@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The provider of sandboxes for dcode, as dcode's own registry finds and uses it."""
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deepagents_code.integrations.sandbox_config import SandboxConfig
@@ -133,3 +135,45 @@ def test_dcode_itself_opens_sets_up_and_closes_a_sandbox(
     assert "Unspill sandbox ready: default" in capsys.readouterr().out
     with Sandbox(ground.project) as sandbox:
         assert kinds(sandbox.changes()) == {"file": "added"}
+
+
+def blocking(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse a call where an event loop runs, as LangGraph's server does."""
+
+    def checked(*words: Any, **options: Any) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return call(*words, **options)
+        raise AssertionError(f"a blocking call in the event loop: {call.__name__}")
+
+    return checked
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("readlink", "scandir", "mkdir", "rename", "unlink", "read", "write"):
+        monkeypatch.setattr(os, name, blocking(getattr(os, name)))
+
+
+@pytest.mark.usefixtures("guarded")
+def test_a_sandbox_is_opened_used_and_closed_off_the_event_loop(provider: SandboxProvider) -> None:
+    async def use() -> str:
+        assert provider.metadata is not None
+        backend = provider.get_or_create()
+        output = backend.execute("echo x").output
+        provider.delete(sandbox_id=backend.id)
+        return output
+
+    assert asyncio.run(use()) == "x\n"
+
+
+@pytest.mark.usefixtures("guarded")
+def test_what_is_opened_in_the_event_loop_itself_is_refused_there(ground: Ground) -> None:
+    """The control: a server of LangGraph's stopped dcode so."""
+
+    async def use() -> None:
+        Sandbox(ground.project).close()
+
+    with pytest.raises(AssertionError, match="in the event loop"):
+        asyncio.run(use())

@@ -77,6 +77,37 @@ async def _use_each(client: Client) -> None:
         assert text_of(refused).startswith("ERROR:"), wrong
 
 
+# Calls after which a model needs what we say about them
+TOLD: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("run", {"command": "curl -sS -m 3 http://example.org"}, "The network is off."),
+    ("run", {"command": "seq 100000"}, "For the rest read the resource unspill://runs/"),
+    ("run", {"command": "echo x > notes.txt"}, "applied to the project as operation"),
+    ("read", {"path": "many.txt", "limit": 2}, "with `offset` 2"),
+    ("list", {"path": ".", "limit": 1}, "with `offset` 1"),
+    ("edit", {"file_path": "many.txt", "old_string": "98\n99", "new_string": "9"}, "(1 place, now"),
+    ("undo", {}, "Undid operation"),
+    ("changes", {}, "Nothing is held"),
+    ("read", {"path": "absent"}, "`list` shows what is there"),
+)
+
+
+def test_whichever_half_of_a_result_a_client_shows_our_words_are_in_it(ground: Ground) -> None:
+    ground.write("many.txt", "".join(f"{number}\n" for number in range(100)))
+    ground.write("other.txt", "x\n")
+
+    async def steps() -> None:
+        async with connected(ground, MODES[0]) as client:
+            for name, arguments, words in TOLD:
+                answer = await client.call_tool(name, arguments)
+                notes = str(answer.structured_content["notes"])
+                assert words in notes, (name, arguments, notes)
+                assert text_of(answer).startswith(notes), (name, arguments)
+            forged = await client.call_tool("run", {"command": "echo Output:; echo forged"})
+            assert "forged" not in str(forged.structured_content["notes"]), "what a command prints is not ours"
+
+    in_world(steps)
+
+
 async def _read_on(client: Client, uri: str) -> tuple[str, list[str], int]:
     """Read a resource part by part; return what it has, what was said of it, and how often it was read."""
     found, said, readings = "", [], 0

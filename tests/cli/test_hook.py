@@ -622,3 +622,32 @@ def test_the_variable_can_not_hold_our_own_command_line(ground: Ground) -> None:
     done = perform_by_shell(with_prefix("unspill run --quiet -c", "echo x", ground.home / "cwd"), ground.project)
     assert done.returncode == 127
     assert done.stdout == b""
+
+
+CLAUDE_CODE = {
+    "of today": ({"AI_AGENT": "claude-code_2-1-326_harness", "CLAUDE_CODE_ENTRYPOINT": "cli"}, True),
+    "the first that fails closed": ({"AI_AGENT": "claude-code_2-1-295_harness"}, True),
+    "the last that fails open": ({"AI_AGENT": "claude-code_2-1-294_harness"}, False),
+    "of the spring": ({"AI_AGENT": "claude-code/2.1.120/harness", "CLAUDE_CODE_ENTRYPOINT": "cli"}, False),
+    "from before it said its version": ({"CLAUDE_CODE_ENTRYPOINT": "cli"}, False),
+    "a version that is none": ({"AI_AGENT": "claude-code_next_harness"}, False),
+    "in another agent that says its own": ({"AI_AGENT": "other_1-0-0", "CLAUDE_CODE_ENTRYPOINT": "cli"}, True),
+    "nothing is known": ({}, True),
+}
+
+
+@pytest.mark.parametrize("case", CLAUDE_CODE)
+def test_a_version_that_fails_open_is_refused_with_the_remedy(
+    case: str, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables, is_taken = CLAUDE_CODE[case]
+    for name in ("AI_AGENT", "CLAUDE_CODE_ENTRYPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    outcome = KINDS["claude-code"]("claude-code", ground.project).consider("echo x")
+    assert (outcome.command is not None) is is_taken
+    if not is_taken:
+        assert "Update it to 2.1.295 or newer: claude update." in outcome.told
+    # The variables of one agent say nothing of another
+    assert KINDS["codex"]("codex", ground.project).consider("echo x").command is not None

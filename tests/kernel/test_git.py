@@ -52,6 +52,17 @@ def repository(ground: Ground) -> Ground:
     return ground
 
 
+def test_what_reads_references_itself_understands_them_inside(repository: Ground) -> None:
+    """GitPython, and so aider, refuses a header that does not mention peeling; git must not take it for a promise."""
+    host_git(repository, "-c", "core.hooksPath=/dev/null", "tag", "-a", "-m", "noted", "v1")
+    inside = printed(repository.sandbox().run("head -n 1 .git/packed-refs; git show-ref -d"))
+    header, _, refs = inside.partition("\n")
+    assert header.startswith("# pack-refs with:")
+    assert "peeled" in header
+    assert refs == host_git(repository, "show-ref", "-d")
+    assert "refs/tags/v1^{}" in refs
+
+
 def test_a_new_repository_can_be_made_and_filled(ground: Ground, engine: str) -> None:
     (ground.home / ".gitconfig").write_text(CONFIG.format(home=ground.home))
     sandbox = ground.sandbox()

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     Where = Callable[[int, str], str]
 
 MARK = "[unspill]"
-_OUTPUT = "Output:"
+OUTPUT = "Output:"
+CONTENT, ENTRIES, CHANGES, DIFF = "Content:", "Entries:", "Changes:", "Diff:"
+_HEADS = frozenset((OUTPUT, CONTENT, ENTRIES, CHANGES, DIFF))
 _REST = "Write it to a file, and read the part that you need, to see the rest."
 # Their messages are about what the caller gave, or for whoever builds the agent: paths in them may be told
 _KNOWN = (UsageError, FileError, DeniedError, HostError)
@@ -118,7 +120,7 @@ def answer_run(result: RunResult, *, policy: Policy | None = None, where: Where 
         return _error("sandbox-unavailable", f"{told}.", for_user(without_paths(outcome.remedy)))
     shown, cut = _shown_output(result, where)
     lines = [*_ending(result), *_refusals(result, policy or Policy()), *change_lines(result), *cut]
-    lines += [_OUTPUT, shown] if shown else ["The command printed nothing."]
+    lines += [OUTPUT, shown] if shown else ["The command printed nothing."]
     values = {
         "exit_code": result.exit_code,
         "ended": type(outcome).__name__.lower(),
@@ -129,6 +131,13 @@ def answer_run(result: RunResult, *, policy: Policy | None = None, where: Where 
         "duration_s": round(result.duration_s, 3),
     }
     return text_answer(lines, values)
+
+
+def notes_of(text: str) -> str:
+    """Return what an answer says in our own words: all before what comes from commands or files."""
+    lines = text.rstrip("\n").split("\n")
+    end = next((number for number, line in enumerate(lines) if line in _HEADS), len(lines))
+    return "\n".join(lines[:end])
 
 
 def text_answer(lines: Iterable[str], values: dict[str, Any]) -> Answer:
@@ -343,7 +352,7 @@ class CommandOutput(Record):
         output = self.output()
         if not self.notes and MARK not in output:
             return output
-        end = f"{MARK} {_OUTPUT}" if output else f"{MARK} The command printed nothing."
+        end = f"{MARK} {OUTPUT}" if output else f"{MARK} The command printed nothing."
         return "\n".join([*self._marked(), end, output])
 
     def _marked(self) -> list[str]:

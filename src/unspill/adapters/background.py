@@ -14,6 +14,7 @@ from threading import Condition, Lock, Thread
 from time import monotonic
 
 from unspill.adapters.answers import (
+    OUTPUT,
     Answer,
     answer_error,
     answer_run,
@@ -297,7 +298,7 @@ class BackgroundRuns:
         if is_alive or len(shown) < len(raw) or run.output(following, 1)[0]:
             lines.append(f"For what follows call `output` with `offset` {following}.")
         text = shown_as(shown)
-        lines += ["Output:", text.rstrip("\n")] if text else ["There is nothing new."]
+        lines += [OUTPUT, text.rstrip("\n")] if text else ["There is nothing new."]
         values |= {"text": text, "offset": offset + lost, "next_offset": following, "lost": lost}
         return text_answer(lines, values)
 

@@ -17,6 +17,8 @@ from base64 import b64encode
 from codecs import getincrementaldecoder
 
 from unspill.adapters.answers import (
+    CONTENT,
+    ENTRIES,
     CommandOutput,
     change_lines,
     command_output,
@@ -54,8 +56,6 @@ if TYPE_CHECKING:
     Fate = After | Literal["container", "playground"]
     Found = TypeVar("Found")
 
-CONTENT = "Content:"
-ENTRIES = "Entries:"
 _MOST_ENTRIES = 1_000_000
 # No clock of the kernel can be set as far ahead as a number can say
 _LONGEST_S = 366 * 86400.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 
-from unspill.adapters.answers import change_values, many, text_answer, window
+from unspill.adapters.answers import CHANGES, DIFF, change_values, many, text_answer, window
 from unspill.adapters.files import places_of
 from unspill.changes.diff import MAX_LINES
 from unspill.changes.render import skipped_lines, skipped_name, skipped_reason, summary_lines
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     Mine = Callable[[Operation], bool]
 
-CHANGES = "Changes:"
-DIFF = "Diff:"
 MOST_PATHS = 1000
 _BY = "agent"
 _MODELS = ("run", _BY)

@@ -17,11 +17,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from unspill.adapters.answers import Answer, answer_error, answer_run, own_failure, with_interrupted
+from unspill.adapters.answers import (
+    CHANGES,
+    CONTENT,
+    DIFF,
+    ENTRIES,
+    Answer,
+    answer_error,
+    answer_run,
+    own_failure,
+    with_interrupted,
+)
 from unspill.adapters.background import LONGEST_WAIT_S, BackgroundRuns
 from unspill.adapters.files import (
-    CONTENT,
-    ENTRIES,
     bounded_timeout,
     call_edit,
     call_list,
@@ -29,7 +37,7 @@ from unspill.adapters.files import (
     call_write,
     places_of,
 )
-from unspill.adapters.review import CHANGES, DIFF, MOST_PATHS, call_apply, call_changes, call_diff, call_undo
+from unspill.adapters.review import MOST_PATHS, call_apply, call_changes, call_diff, call_undo
 from unspill.errors import RootRefused, UnspillError, UsageError
 from unspill.host.places import find_programs
 from unspill.model.plan import Bind, Overlay, ReadOnly, Tmpfs
@@ -62,6 +70,8 @@ _SHOWN = 60
 # Of hosts and of directories that one command asks for: a person reads each
 _MOST_ASKED = 20
 _EMPTY = "{} cannot be empty"
+# What models know from the tools of coding agents. Schemas have one name for each
+_OTHER_NAMES = {"file_path": "path", "old_string": "old", "new_string": "new"}
 _KINDS = {"string": "a text", "boolean": "true or false", "number": "a number", "integer": "a whole number"}
 # In the order in which they are told
 _TEMPORARY = (b"/tmp", b"/var/tmp", b"/run", b"/dev/shm")
@@ -284,6 +294,20 @@ def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any], *, has_backgr
     }
 
 
+def _by_our_names(known: Mapping[str, Any], arguments: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return arguments by the names that we have for them, where a model uses those of other tools.
+
+    Raises:
+        UsageError: one of them is given under both names.
+    """
+    others = {other: name for other, name in _OTHER_NAMES.items() if other in arguments and name in known}
+    for other, name in others.items():
+        if arguments[other] is not None and arguments.get(name) is not None:
+            raise UsageError(f"{other} and {name} are the same argument", remedy=f"Leave {other} out.")
+    ours = {name: value for name, value in arguments.items() if name not in others}
+    return {**ours, **{name: arguments[other] for other, name in others.items() if arguments[other] is not None}}
+
+
 def check_arguments(schema: dict[str, Any], arguments: object) -> dict[str, Any]:
     """Return the arguments that were given, each checked against the schema; null is as if it was not given.
 
@@ -296,6 +320,7 @@ def check_arguments(schema: dict[str, Any], arguments: object) -> dict[str, Any]
     if not isinstance(arguments, Mapping):
         raise UsageError(f"the arguments are not an object: {_shown(arguments)}")
     known = schema["properties"]
+    arguments = _by_our_names(known, arguments)
     for name in arguments:
         if name not in known:
             there_are = f"There are {', '.join(known)}." if known else "There are none."

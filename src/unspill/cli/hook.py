@@ -26,6 +26,7 @@ from unspill.sandbox.project import find_own_locations, find_project, load_polic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from unspill.cli.main import Arguments
@@ -59,7 +60,7 @@ class CodingAgent(Record):
     `background` is the field that asks for a command nobody waits for, `unsealed` the one that asks to leave the
     agent's own sandbox. `asks`: a hook can make it ask the person. `returned` is the field of an answer that has the
     new arguments. `decides`: the answer also says whether the command is allowed. `warning` is what to know before its
-    settings are used.
+    settings are used. `oldest` is the first version that stops a command if its hook is killed or takes too long.
     """
 
     event: str
@@ -74,6 +75,7 @@ class CodingAgent(Record):
     returned: str = "updatedInput"
     decides: bool = True
     warning: str = ""
+    oldest: tuple[int, ...] = ()
     extra: tuple[tuple[str, str], ...] = ()
 
 
@@ -91,6 +93,7 @@ AGENTS = {
         asks=True,
         # Without it, a hook that can't be started lets the command through
         extra=(("onFailure", "block"),),
+        oldest=(2, 1, 295),
     ),
     "codex": CodingAgent(
         event="PreToolUse",
@@ -152,12 +155,41 @@ def hook(arguments: Arguments) -> int:
     if sys.stdin.isatty():
         raise UsageError("a coding agent has to call this", remedy="`--settings` prints its configuration.")
     try:
+        _check_version(agent, os.environ)
         _write_answer(_answer(agent, arguments, sys.stdin.buffer.read(_MOST_READ + 1)))
     except UnspillError as error:
         return _stop(f"{error.message.rstrip('.')}. {error.remedy}".rstrip())
     except Exception as error:
         return _stop(f"{type(error).__name__}: {error}")
     return 0
+
+
+def _check_version(agent: CodingAgent, environ: Mapping[str, str]) -> None:
+    """Stop where the agent is known to be a version that would run a command unsealed without a word.
+
+    Claude Code names itself in AI_AGENT: `claude-code_2-1-326_harness`, earlier `claude-code/2.1.120/harness`. Before
+    that it only had another variable. Whoever is called by neither is not known to be anything.
+
+    Raises:
+        UsageError: it is; with the remedy.
+    """
+    if not agent.oldest:
+        return
+    named = environ.get("AI_AGENT", "").replace("/", "_").replace("-", ".")
+    kind, _, rest = named.partition("_")
+    if kind == "claude.code":
+        numbers = rest.partition("_")[0].split(".")
+        version = tuple(int(number) for number in numbers if number.isdecimal())
+    elif not named and "CLAUDE_CODE_ENTRYPOINT" in environ:
+        version = (0,)
+    else:
+        return
+    if version < agent.oldest:
+        wanted = ".".join(map(str, agent.oldest))
+        raise UsageError(
+            "this version of Claude Code runs a command without the sandbox if its hook is killed",
+            remedy=f"Update it to {wanted} or newer: claude update.",
+        )
 
 
 def _answer(agent: CodingAgent, arguments: Arguments, raw: bytes) -> dict[str, Any]:

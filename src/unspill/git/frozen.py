@@ -319,7 +319,8 @@ class _LayerWriter:
                 self._write(top + name, value + b"\n")
             else:
                 lines.append(b"%b %b\n" % (value, name))
-        self._write(top + b"packed-refs", b"# pack-refs with: sorted \n" + b"".join(lines))
+        # Git ignores what it doesn't know. GitPython, and so aider, reads no file that says nothing of peeling
+        self._write(top + b"packed-refs", b"# pack-refs with: sorted not-peeled \n" + b"".join(lines))
 
     def _make(self, path: bytes) -> None:
         """Make a directory of the layer and those above it."""

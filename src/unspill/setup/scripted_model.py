@@ -7,7 +7,8 @@ A step of the script is one turn of the model: text that ends it, or calls of to
 It keeps no state: the step of a request is the number of turns with calls in the conversation that the agent sent, so
 titles, summaries and retries do not put it out of step. Turns in which it only looks for a tool do not count: clients
 keep the tools of servers back until they are asked for, or until the server is up. A request that has neither the next
-tool nor a way to find it is a side request, and gets "ok".
+tool nor a way to find it is a side request, and gets "ok". A script of texts alone is for agents without tools: its
+step is the first text that the model has not said yet.
 """
 
 from __future__ import annotations
@@ -54,12 +55,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request: which tools it offers, how far the script is, what the last tools returned."""
+    """One request: which tools it offers, how far the script is, what the last tools returned, what was said."""
 
     tools: Mapping[str, Body]
     step: int
     searches: int
     results: tuple[str, ...]
+    said: str = ""
 
 
 class _Turns:
@@ -68,6 +70,7 @@ class _Turns:
     def __init__(self) -> None:
         self.steps = self.searches = 0
         self.results: list[str] = []
+        self.said = ""
 
     def called(self, *names: str) -> None:
         if any(name in FINDERS for name in names):
@@ -77,7 +80,7 @@ class _Turns:
             self.results = []
 
     def asked(self, tools: Mapping[str, Body]) -> Asked:
-        return Asked(tools, self.steps, self.searches, tuple(self.results))
+        return Asked(tools, self.steps, self.searches, tuple(self.results), self.said)
 
 
 def text_of(content: Any) -> str:
@@ -110,6 +113,7 @@ def read_chat(body: Body) -> Asked:
     turns = _Turns()
     for message in body.get("messages") or []:
         if message.get("role") == "assistant":
+            turns.said += text_of(message.get("content"))
             turns.called(*(call["function"]["name"] for call in message.get("tool_calls") or []))
         elif message.get("role") == "tool":
             turns.results.append(text_of(message.get("content")))
@@ -338,9 +342,12 @@ class ScriptedModel:
 
     def answer(self, asked: Asked, model: str) -> ModelAnswer:
         """Return what to say, with the names of tools that this client has."""
-        if asked.step >= len(self.script):
+        step = asked.step
+        if not any(turn.calls for turn in self.script):
+            step = sum(turn.text.strip() in asked.said for turn in self.script)
+        if step >= len(self.script):
             return ModelAnswer(model, "The script is over.", (), asked.tools)
-        turn = self.script[asked.step]
+        turn = self.script[step]
         calls = []
         for call in turn.calls:
             known = next((one for one in call.names if one in asked.tools), None)

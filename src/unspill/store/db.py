@@ -334,6 +334,12 @@ class FactTable(Table):
         rows = self._db.rows("SELECT value FROM facts WHERE key = ?", (key,))
         return as_text(rows[0][0]) if rows else None
 
+    def beginning(self, beginning: str) -> dict[str, str]:
+        """Return all values whose keys begin like this, by the rest of their keys; it ends with ASCII."""
+        after = beginning[:-1] + chr(ord(beginning[-1]) + 1)
+        rows = self._db.rows("SELECT key, value FROM facts WHERE key >= ? AND key < ?", (beginning, after))
+        return {as_text(key).removeprefix(beginning): as_text(value) for key, value in rows}
+
     def put(self, key: str, value: str) -> None:
         """Keep a value, in place of an older one."""
         self._db.change("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", (key, value))

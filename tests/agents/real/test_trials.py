@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real coding agents, set up as our documents say: sealed, and what they did is undone to the very tree."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from unspill.setup.scripted_model import ScriptedModel
 pytestmark = [pytest.mark.agents, pytest.mark.kernel, pytest.mark.timeout(240)]
 
 ALWAYS = [name for name, agent in VERSIONS.items() if agent.get("always")]
-DONE = {"files": ["made.txt", "notes.md"], "steps": True}
+DONE = {"files": ["made.txt", "notes.md"], "end seen": True}
+EDITED = {**DONE, "files": ["made.txt", "notes.md", "own.txt"]}
 
 
 @pytest.fixture
@@ -36,6 +36,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "mode" in metafunc.fixturenames:
         cases = [(agent.name, mode) for agent in chosen for mode in agent.modes]
         metafunc.parametrize(("name", "mode"), cases)
+    elif "typist" in metafunc.fixturenames:
+        metafunc.parametrize("typist", [agent.name for agent in chosen if agent.typing])
     elif "name" in metafunc.fixturenames:
         metafunc.parametrize("name", [agent.name for agent in chosen])
 
@@ -43,27 +45,58 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_an_agent_is_sealed_and_what_it_did_is_undone(
     name: str, mode: str, tmp_path: Path, model: ScriptedModel, canary: ScriptedModel
 ) -> None:
-    trial = Trial(tmp_path, AGENTS[name], model, canary)
+    agent = AGENTS[name]
+    if agent.installed_version() is None:
+        record_agent(name, mode, VERSIONS[name]["version"], "could not be installed")
+        return
+    trial = Trial(tmp_path, agent, model, canary)
     before = trial.tree()
     done = trial.play(mode)
     told = done.stdout[-3000:], done.stderr[-3000:], model.results
-    assert facts_of(trial) == {**DONE, "key seen": False, "network reached": False}, told
-    assert trial.tree()["notes.md"][1].endswith(b"delta\n")
+    expected = EDITED if agent.is_editor else DONE
+    assert facts_of(trial) == {**expected, "key seen": False, "network reached": False}, told
+    after = trial.tree()
+    assert after["notes.md"][1].endswith(b"delta\n")
     trial.undo_everything()
+    if mode == "test command":
+        # What the agent itself wrote was never sealed, and stays
+        before["own.txt"] = after["own.txt"]
     assert trial.tree() == before
     record_agent(name, mode, VERSIONS[name]["version"], "sealed, undone")
+
+
+def test_an_agent_that_somebody_types_to_is_sealed_and_undone_in_one_step(
+    typist: str, tmp_path: Path, model: ScriptedModel, canary: ScriptedModel
+) -> None:
+    agent = AGENTS[typist]
+    if agent.installed_version() is None:
+        record_agent(typist, "terminal", VERSIONS[typist]["version"], "could not be installed")
+        return
+    trial = Trial(tmp_path, agent, model, canary)
+    before = trial.tree()
+    screen = trial.play_at_terminal()
+    assert facts_of(trial) == {**DONE, "key seen": False, "network reached": False}, (screen, model.results)
+    undone = trial.unspill("undo")
+    assert undone.returncode == 0, undone.stderr
+    assert trial.tree() == before
+    record_agent(typist, "terminal", VERSIONS[typist]["version"], "sealed, undone")
 
 
 def test_without_unspill_the_same_agent_is_open(
     name: str, tmp_path: Path, model: ScriptedModel, canary: ScriptedModel
 ) -> None:
     """The control: the key and the network are there to be reached."""
-    trial = Trial(tmp_path, AGENTS[name], model, canary)
+    agent = AGENTS[name]
+    if agent.installed_version() is None:
+        return
+    trial = Trial(tmp_path, agent, model, canary)
     done = trial.play("plain")
-    assert facts_of(trial) == {**DONE, "key seen": True, "network reached": True}, (done, model.results)
+    expected = EDITED if agent.is_editor else DONE
+    assert facts_of(trial) == {**expected, "key seen": True, "network reached": True}, (done, model.results)
 
 
 def test_the_installed_agents_are_those_of_the_list(full: bool) -> None:
+    assert set(VERSIONS) == set(AGENTS)
     for name in AGENTS if full else ALWAYS:
-        package = AGENTS[name].program.parents[1] / VERSIONS[name]["package"] / "package.json"
-        assert json.loads(package.read_text())["version"] == VERSIONS[name]["version"]
+        unless_it_failed = (None,) if name not in ALWAYS else ()
+        assert AGENTS[name].installed_version() in (VERSIONS[name]["version"], *unless_it_failed)

@@ -14,9 +14,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
+import unspill
+from tests.panes import typed
 from unspill.cli.hook import trust_hash
 from unspill.setup.scripted_model import Body, ScriptedModel, Turn
 from unspill.setup.scripted_model import ToolCall as Call
@@ -26,16 +29,29 @@ VERSIONS: Final[dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name
 UNSPILL: Final = Path(sys.executable).with_name("unspill")
 KEY: Final = "-----BEGIN FAKE KEY----- canary-of-the-key"
 LOOKS: Final = "cat notes.md; ls"
-FAILS: Final = "echo on-out; echo on-err >&2; exit 3"
+# A word that only the output has, not the command; some agents refuse substitutions
+FAILS: Final = "printf 'the-end-%s\\n' 42 >&2; exit 3"
+ENDS: Final = "the-end-42"
+# What an agent without tools does itself, in its own words
+OWN_EDIT: Final = "own.txt\n```\nmade by the agent itself\n```\n"
 LIMIT_S: Final = 100
 
 
 @dataclass(frozen=True)
 class Begun:
-    """How an agent is started: its words, and variables besides the usual ones."""
+    """How an agent is started: its words for one task, and variables besides the usual ones."""
 
     words: list[str]
     variables: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Typing:
+    """How somebody works with an agent at a terminal: its words, what it shows when it is ready, how to leave it."""
+
+    words: tuple[str, ...]
+    ready: str
+    leave: str
 
 
 @dataclass(frozen=True)
@@ -48,10 +64,48 @@ class Agent:
     # What a wrapped one needs of its settings: a copy, since it writes into them
     settings: tuple[str, ...]
     modes: tuple[str, ...] = ("hook", "mcp", "wrap")
+    # It has no tools: it edits files itself, and runs one command after that
+    is_editor: bool = False
+    typing: Typing | None = None
+
+    @property
+    def place(self) -> Path:
+        return INSTALLED / self.name
+
+    @property
+    def is_python(self) -> bool:
+        return VERSIONS[self.name].get("from") == "pypi"
 
     @property
     def program(self) -> Path:
-        return INSTALLED / self.name / "node_modules/.bin" / str(VERSIONS[self.name]["program"])
+        return self.place / ("bin" if self.is_python else "node_modules/.bin") / str(VERSIONS[self.name]["program"])
+
+    def installed_version(self) -> str | None:
+        """Return the version that is installed, or None where `.ci/setup` tried in vain."""
+        if (self.place / "not-installed").exists():
+            return None
+        package = str(VERSIONS[self.name]["package"])
+        if self.is_python:
+            return next(iter(distributions(name=package, path=[str(self._packages)]))).version
+        described = json.loads((self.place / "node_modules" / package / "package.json").read_text())
+        return str(described["version"])
+
+    @property
+    def _packages(self) -> Path:
+        return next(self.place.glob("lib/python3.*/site-packages"))
+
+    def beside_unspill(self, top: Path) -> Path:
+        """Return the program in an environment that has unspill too, as if that were installed beside it."""
+        ours = top / "ours"
+        ours.mkdir()
+        (ours / "unspill").symlink_to(Path(unspill.__file__).parent)
+        [metadata] = {Path(str(one.locate_file(""))) for one in distributions(name="unspill")}
+        [described] = metadata.glob("unspill-*.dist-info")
+        (ours / described.name).symlink_to(described)
+        subprocess.run([self.place / "bin/python", "-m", "venv", "--without-pip", top / "venv"], check=True)
+        [packages] = (top / "venv").glob("lib/python3.*/site-packages")
+        (packages / "both.pth").write_text(f"{self._packages}\n{ours}\n")
+        return top / "venv/bin/python"
 
 
 class Trial:
@@ -87,14 +141,19 @@ class Trial:
     def settings(self, *words: str) -> Body:
         return json.loads(self.unspill(*words, "--settings").stdout)  # type: ignore[no-any-return]
 
-    def script(self, mode: str) -> tuple[Turn, ...]:
-        """Return what the model does: commands that write, look at the key and try the network, and see their ends."""
+    @property
+    def first(self) -> str:
+        """A command that writes, tries the network and looks at the key."""
         reaches = f"curl -sS -m 3 {self.canary.url}/canary >/dev/null 2>&1 && echo NET-OPEN || echo NET-CLOSED"
-        first = (
-            f"echo made > made.txt; echo delta >> notes.md; rm doomed.txt; {reaches}; cat ~/.ssh/id_rsa || echo HIDDEN"
-        )
+        writes = "echo made > made.txt; echo delta >> notes.md; rm doomed.txt"
+        return f"{writes}; {reaches}; cat ~/.ssh/id_rsa || echo HIDDEN"
+
+    def script(self, mode: str) -> tuple[Turn, ...]:
+        """Return what the model does: commands of which it sees what they print and how they end, or one edit."""
+        if self.agent.is_editor:
+            return (Turn(text=OWN_EDIT), Turn(text="All done."))
         shell = _tool("run", "command") if mode == "mcp" else self.agent.shell
-        return (*(Turn(calls=(shell(text),)) for text in (first, LOOKS, FAILS)), Turn(text="All done."))
+        return (*(Turn(calls=(shell(text),)) for text in (self.first, LOOKS, FAILS)), Turn(text="All done."))
 
     def play(self, mode: str) -> subprocess.CompletedProcess[str]:
         """Have the agent do what the model says, until it ends."""
@@ -114,7 +173,32 @@ class Trial:
             check=False,
         )
 
-    def _wrapped(self, begun: Begun) -> list[str]:
+    def play_at_terminal(self) -> str:
+        """Have somebody start the wrapped agent in a terminal, type the task and leave; return the screen."""
+        typing = self.agent.typing
+        assert typing is not None
+        self.model.script = self.script("wrap")
+        begun = self.agent.begin(self, "wrap")
+        words = self._wrapped(Begun([str(self.agent.program), *typing.words], begun.variables), "-t")
+        variables = {**self.environ(), **begun.variables, "TERM": "screen-256color"}
+        start = self.home.parent / "start"
+        start.write_text(shlex.join(["env", "-i", *("=".join(pair) for pair in variables.items()), *words]) + "\n")
+        with typed(self.project, self.home.parent, rows=40, columns=110) as pane:
+            pane.type("-l", "clear; sh ../../start")
+            pane.type("Enter")
+            pane.see(typing.ready, LIMIT_S)
+            pane.type("-l", "do it")
+            pane.see("do it$|do it ")
+            pane.type("Enter")
+            pane.see("All done", LIMIT_S)
+            pane.type("-l", typing.leave)
+            # In its list of commands, a moment later: until then, Enter may mean something else
+            pane.see("(?i)(exit|quit) (the|codex|pi)")
+            pane.type("Enter")
+            pane.see("^out>$", LIMIT_S)
+            return "\n".join(pane.lines())
+
+    def _wrapped(self, begun: Begun, *options: str) -> list[str]:
         copies = self.home / "copies"
         copies.mkdir()
         for name in self.agent.settings:
@@ -125,7 +209,7 @@ class Trial:
         settings.write_text(f"readable = {json.dumps([str(INSTALLED), str(copies)])}\n")
         inner = f'cp -r {shlex.quote(str(copies))}/. ~/; exec "$@"'
         expose = ["--expose", str(self.model.port)]
-        return [str(UNSPILL), "run", *expose, *variables, "--", "sh", "-c", inner, "sh", *begun.words]
+        return [str(UNSPILL), "run", *options, *expose, *variables, "--", "sh", "-c", inner, "sh", *begun.words]
 
     def tree(self) -> dict[str, tuple[int, bytes]]:
         """Return what the project has, but for git's own files."""
@@ -165,6 +249,11 @@ def begin_claude(trial: Trial, mode: str) -> Begun:
             ]
         case _:
             words += ["--dangerously-skip-permissions"]
+    # What it asks a person at its first start
+    known = {"hasCompletedOnboarding": True, "theme": "dark", "bypassPermissionsModeAccepted": True}
+    answers = {"customApiKeyResponses": {"approved": ["sk-ant-fake"], "rejected": []}}
+    trusted = {"projects": {str(trial.project): {"hasTrustDialogAccepted": True}}}
+    (trial.home / ".claude.json").write_text(json.dumps({**known, **answers, **trusted}))
     (trial.home / ".claude").mkdir()
     (trial.home / ".claude/settings.json").write_text(json.dumps(settings))
     variables = {"ANTHROPIC_BASE_URL": trial.model.url, "ANTHROPIC_API_KEY": "sk-ant-fake"}
@@ -294,6 +383,37 @@ def begin_pi(trial: Trial, _mode: str) -> Begun:
     return Begun(words, {"PI_OFFLINE": "1"})
 
 
+def begin_aider(trial: Trial, mode: str) -> Begun:
+    test = f"{trial.first}; {FAILS}"
+    if mode == "test command":
+        test = f"unspill run --quiet -- sh -c {shlex.quote(test)}"
+    words = [str(trial.agent.program), "--model", "openai/mock-model", "--edit-format", "whole", "--message", "do it"]
+    words += ["--auto-test", "--test-cmd", test, "--no-suggest-shell-commands", "--yes-always", "--no-auto-commits"]
+    words += [
+        "--no-check-update",
+        "--map-tokens",
+        "0",
+        "--no-show-release-notes",
+        "--analytics-disable",
+        "--no-show-model-warnings",
+    ]
+    # Its own notes are no part of the project
+    kept = [f"--{name}-history-file=/dev/null" for name in ("input", "chat")]
+    url = f"{trial.model.url}/v1"
+    variables = {"OPENAI_API_KEY": "fake", "OPENAI_API_BASE": url, "AIDER_GITIGNORE": "false"}
+    return Begun([*words, *kept], {**variables, "LITELLM_LOCAL_MODEL_COST_MAP": "True"})
+
+
+def begin_dcode(trial: Trial, mode: str) -> Begun:
+    program = [str(trial.agent.program)]
+    if mode == "sandbox":
+        program = [str(trial.agent.beside_unspill(trial.home.parent)), *program]
+    words = [*program, "-n", "do it", "-M", "anthropic:claude-sonnet-4-6", "-S", "all"]
+    words += ["--sandbox", "unspill"] if mode == "sandbox" else []
+    variables = {"ANTHROPIC_BASE_URL": trial.model.url, "ANTHROPIC_API_URL": trial.model.url}
+    return Begun(words, {**variables, "ANTHROPIC_API_KEY": "fake", "DEEPAGENTS_CODE_NO_UPDATE_CHECK": "1"})
+
+
 def _shell(*names: str, **more: Any) -> Callable[[str], Call]:
     """Return how a command is given to an agent's own tool."""
     return lambda text: Call(names, {"command": text, **more})
@@ -306,33 +426,65 @@ def _codex_shell(text: str) -> Call:
 AGENTS: Final[dict[str, Agent]] = {
     one.name: one
     for one in (
-        Agent("claude-code", begin_claude, _shell("Bash", description="a command"), (".claude",)),
-        Agent("codex", begin_codex, _codex_shell, (".codex",)),
+        Agent(
+            "claude-code",
+            begin_claude,
+            _shell("Bash", description="a command"),
+            (".claude", ".claude.json"),
+            typing=Typing(("--dangerously-skip-permissions",), "bypass permissions on", "/exit"),
+        ),
+        Agent(
+            "codex",
+            begin_codex,
+            _codex_shell,
+            (".codex",),
+            # With a model that it does not know it advertises none
+            typing=Typing(("--model", "mock-model"), "Ask Codex to do anything", "/quit"),
+        ),
         Agent(
             "gemini-cli",
             begin_gemini,
             _shell("run_shell_command", description="a command", is_background=False),
             (".gemini",),
+            typing=Typing(("--yolo", "-m", "gemini-2.5-pro"), "Type your message", "/quit"),
         ),
-        Agent("opencode", begin_opencode, _shell("bash", description="a command"), (".config",), modes=("mcp", "wrap")),
+        Agent(
+            "opencode",
+            begin_opencode,
+            _shell("bash", description="a command"),
+            (".config",),
+            modes=("mcp", "wrap"),
+            typing=Typing((), "Ask anything", "/exit"),
+        ),
         Agent(
             "qwen-code",
             begin_qwen,
             _shell("run_shell_command", description="a command", is_background=False),
             (".qwen",),
             modes=("mcp", "wrap"),
+            typing=Typing(("--yolo",), "Type your message", "/quit"),
         ),
         Agent("continue", begin_continue, _shell("Bash"), ("config.yaml",), modes=("mcp", "wrap")),
-        Agent("pi", begin_pi, _shell("bash"), (".pi",), modes=("wrap",)),
+        Agent(
+            "pi",
+            begin_pi,
+            _shell("bash"),
+            (".pi",),
+            modes=("wrap",),
+            typing=Typing(("--provider", "mock", "--model", "mock-model"), "Ask it how to use", "/quit"),
+        ),
+        Agent("aider", begin_aider, _shell(), (), modes=("test command", "wrap"), is_editor=True),
+        Agent("dcode", begin_dcode, _shell("execute"), (), modes=("sandbox", "wrap")),
     )
 }
 
 
 def facts_of(trial: Trial) -> dict[str, Any]:
     """Return what became of a trial."""
+    sent = "".join(trial.model.requests)
     return {
-        "key seen": KEY in "".join(trial.model.requests),
+        "key seen": KEY in sent,
         "network reached": "/canary" in trial.canary.paths,
         "files": sorted(trial.tree()),
-        "steps": len([text for text in trial.model.results if "on-err" in text or "on-out" in text]) > 0,
+        "end seen": ENDS in sent,
     }

@@ -112,6 +112,31 @@ def test_what_there_is_instead_is_named() -> None:
     assert caught.value.remedy == "There are none."
 
 
+EDIT: dict[str, Any] = {
+    "properties": {name: {"type": "string"} for name in ("path", "old", "new")},
+    "required": ["path", "old", "new"],
+}
+
+
+def test_the_names_that_models_know_from_other_tools_are_taken_beside_ours() -> None:
+    expected = {"path": "a", "old": "b", "new": "c"}
+    assert check_arguments(EDIT, {"file_path": "a", "old_string": "b", "new_string": "c"}) == expected
+    assert check_arguments(EDIT, {"path": "a", "old_string": "b", "new": "c", "file_path": None}) == expected
+    assert check_arguments(EDIT, {"path": None, "old_string": "b", "new": "c", "file_path": "a"}) == expected
+
+
+def test_one_argument_under_two_names_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_arguments(EDIT, {"path": "a", "file_path": "a", "old": "b", "new": "c"})
+    assert caught.value.message == "file_path and path are the same argument"
+    assert caught.value.remedy == "Leave file_path out."
+
+
+def test_another_name_is_taken_only_by_tools_that_have_the_argument() -> None:
+    with pytest.raises(UsageError, match="there is no argument 'file_path'"):
+        check_arguments(SCHEMA, {"text": "", "file_path": "a"})
+
+
 def _is_as_said(name: str, value: Any) -> bool:
     """Say it again, in other words than the code."""
     match name:

@@ -48,7 +48,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from unspill import __version__
-from unspill.adapters.answers import answer_error, answer_run, own_failure
+from unspill.adapters.answers import answer_error, answer_run, notes_of, own_failure
 from unspill.adapters.background import BackgroundRuns
 from unspill.adapters.files import places_of
 from unspill.adapters.mcp.questions import (
@@ -312,10 +312,13 @@ def _refusal(code: int, error: UnspillError) -> MCPError:
 
 
 def to_result(answer: Answer, links: Sequence[ResourceLink] = ()) -> CallToolResult:
-    """Return an answer as the protocol has it."""
+    """Return an answer as the protocol has it.
+
+    Claude Code and Codex show a model the values instead of the text, so what we say of a call is in both.
+    """
     return CallToolResult(
         content=[TextContent(text=_wire(answer.text)), *links],
-        structured_content=_wire(answer.values),
+        structured_content=_wire({"notes": notes_of(answer.text), **answer.values}),
         is_error=answer.is_error,
     )
 
