@@ -135,7 +135,10 @@ def test_setup_and_the_hook_refuse_the_same_versions() -> None:
     [
         (("nobody",), "no such coding agent: 'nobody'"),
         ((), "no such coding agent: ''"),
-        (("claude-code", "--mode", "wrap"), "Start the whole agent in the sandbox: unspill run -- claude"),
+        (
+            ("claude-code", "--mode", "wrap"),
+            "Start the whole agent in the sandbox: unspill run -t --allow-host HOST -- claude",
+        ),
         (("opencode", "--mode", "hook"), "opencode can't be set up in mode 'hook'"),
         (("claude-code", "--remove"), "unspill has not set up Claude Code"),
         (("claude-code", "--remove", "--check"), "can't be used together"),
