@@ -129,14 +129,21 @@ def _key(project: Project, call: str) -> str:
 
 
 def _load(project: Project, name: str, begun_ns: int, last_ns: int) -> Session:
-    store = project.store
-    operations = tuple(one for one in store.operations.of_session(project.path, name) if one.of is None)
-    undone = reversals_of(done_in(project))
+    store, done = project.store, done_in(project)
+    runs = store.runs.of_session(project.path, name)
+    known = {run.id for run in runs}
+    # What the session held, and the person applied later, is its work too
+    operations = tuple(
+        one
+        for one in reversed(done)
+        if one.of is None and (one.session == name or (one.kind == "apply" and not known.isdisjoint(one.runs)))
+    )
+    undone = reversals_of(done)
     return Session(
         name=name,
         begun_ns=begun_ns,
         last_ns=last_ns,
-        runs=store.runs.of_session(project.path, name),
+        runs=runs,
         operations=operations,
         prompts=store.sessions.prompts(project.path, name),
         undone=tuple(one.number for one in operations if one.id in undone),
