@@ -275,6 +275,9 @@ def test_sessions_are_listed_shown_and_undone_by_the_command_line(ground: Ground
     assert (ground.project / "a").read_text() == "1\n"
     cli("undo", "--session", "one")
     assert (ground.project / "a").read_text() == "before\n"
+    cli("run", "--session", "four", "--", "true")
+    cli("redo")
+    assert cli("undo", "--session").startswith("Undid session one ")
     refused = run_cli("undo", "--session", "three", cwd=ground.project)
     assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, b"unspill: no such session: three")
 
