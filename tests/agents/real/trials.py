@@ -160,7 +160,9 @@ class Trial:
         """Have the agent do what the model says, until it ends."""
         return self.play_script(mode, self.script(mode))
 
-    def play_script(self, mode: str, script: tuple[Turn, ...]) -> subprocess.CompletedProcess[str]:
+    def play_script(
+        self, mode: str, script: tuple[Turn, ...], limit_s: float = LIMIT_S
+    ) -> subprocess.CompletedProcess[str]:
         """Have the agent do what a script says, until it ends."""
         self.model.script = script
         begun = self.agent.begin(self, mode)
@@ -174,7 +176,7 @@ class Trial:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
 
@@ -271,7 +273,7 @@ def begin_codex(trial: Trial, mode: str) -> Begun:
     lines = [
         'model = "gpt-5.5"',
         'model_provider = "scripted"',
-        'sandbox_mode = "danger-full-access"',
+        f'sandbox_mode = "{"read-only" if mode == "mcp" else "danger-full-access"}"',
         'approval_policy = "never"',
         "[model_providers.scripted]",
         'name = "scripted"',
@@ -286,7 +288,9 @@ def begin_codex(trial: Trial, mode: str) -> Begun:
     if mode == "mcp":
         server = trial.settings("mcp")["mcpServers"]["unspill"]
         lines += ["[mcp_servers.unspill]", f"command = {json.dumps(server['command'])}"]
-        lines += [f"args = {json.dumps(server['args'])}"]
+        lines += [f"args = {json.dumps(server['args'])}", "supports_parallel_tool_calls = true"]
+        lines += ['default_tools_approval_mode = "approve"']
+        lines += ["[features]", "shell_tool = false"]
     if mode == "hook":
         hooks = trial.settings("hook", "codex")
         (place / "hooks.json").write_text(json.dumps(hooks))
@@ -374,9 +378,13 @@ def begin_continue(trial: Trial, mode: str) -> Begun:
         lines += [f"    args: {json.dumps(server['args'])}"]
     config = trial.home / "config.yaml"
     config.write_text("\n".join(lines) + "\n")
-    words = [str(trial.agent.program), "-p", "--config", str(config), "--auto"]
+    words = [str(trial.agent.program), "-p", "--config", str(config)]
     if mode == "mcp":
-        words += ["--exclude", "Bash", "--exclude", "Write", "--exclude", "Edit"]
+        # With `--auto` it has all tools, whatever is excluded
+        own = ("Bash", "Write", "Edit", "MultiEdit")
+        words += [word for tool in own for word in ("--exclude", tool)] + ["--allow", "*"]
+    else:
+        words += ["--auto"]
     return Begun([*words, "do it"], {"CONTINUE_TELEMETRY_ENABLED": "0"})
 
 
