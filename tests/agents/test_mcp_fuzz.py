@@ -136,7 +136,7 @@ def attack(wire: Wire, fuzz: Fuzz, tally: Tally) -> None:
 
 def of_commands(wire: Wire) -> list[str]:
     """Return what runs but the spawner, and the sandbox that is kept for the next run: bwrap, pid 1 and a door."""
-    kept = ("spawner_main", "/run/unspill-wait", "unspill-door")
+    kept = ("spawner_main", "unspill-spawner", "/run/unspill-wait", "unspill-door")
     return [one for one in descendants(wire.process.pid).values() if not any(word in one for word in kept)]
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the attacks: a machine, and an arena on it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support import (
     without_own_namespace,
 )
 from unspill import Limits, RunResult, Sandbox
+from unspill.runner.launcher import stop_launchers
 
 __all__ = [
     "arena",
@@ -37,6 +39,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def arena(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Arena:
     """A machine to attack from inside."""
     return Arena(ground, monkeypatch)
+
+
+@pytest.fixture
+def own_spawner() -> Iterator[None]:
+    """A spawner, and doors, that are forks of this process."""
+    stop_launchers()
+    yield
+    stop_launchers()
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from unspill.runner.launcher import stop_launchers
 from unspill.runner.live import LiveSandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from unspill.runner.background import BackgroundRun
     from unspill.sandbox.live import Live
@@ -44,14 +44,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.any_bwrap]
 
 WAIT_S = 20
-
-
-@pytest.fixture
-def own_spawner() -> Iterator[None]:
-    """A spawner, and doors, that are forks of this process."""
-    stop_launchers()
-    yield
-    stop_launchers()
 
 
 def forked(arena: Arena) -> Sandbox:

@@ -3,6 +3,7 @@
 
 import configparser
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -44,6 +45,13 @@ def commands_of(name: str) -> list[str]:
     if name == "README.md":
         text = text.replace("pull\n--archive", "pull --archive")
     return [match["words"].strip() for match in CALLED.finditer(text)]
+
+
+def test_the_plug_in_is_what_setup_would_write() -> None:
+    made: dict[str, str] = runpy.run_path(str(ROOT / "scripts/make_plugin.py"))["make_files"]()
+    place = DEPLOY / "claude-plugin"
+    found = {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
+    assert found == made, "run scripts/make_plugin.py"
 
 
 def test_the_dockerfile_has_known_instructions_and_ends_as_an_ordinary_user() -> None:

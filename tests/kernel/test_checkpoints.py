@@ -2,6 +2,7 @@
 """Checkpoints of a live sandbox that is never quiet: exact as of one moment, applied, undone, and told."""
 
 import os
+import shlex
 import signal
 import stat
 import time
@@ -11,15 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.figures import record_figure
 from tests.kernel.checkpoint_writers import WRITERS
-from tests.support import Ground, kinds, lasting, processes_with
+from tests.support import Ground, kinds, lasting, parent_of, processes_with
 from unspill import Sandbox
 from unspill.errors import SandboxUnavailable
 from unspill.host import stopper
 from unspill.layers.checkpoint import LayerCopy
 from unspill.runner.background import BackgroundRun
+from unspill.runner.launcher import stop_launchers
 from unspill.runner.live import LiveSandbox
 from unspill.sandbox.live import Live
+from unspill.sandbox.terminal import Terminal
 
 pytestmark = [pytest.mark.kernel, pytest.mark.any_python]
 
@@ -100,6 +104,85 @@ def test_a_checkpoint_is_exact_under_writers(
     standstills = [live.checkpoint(after="hold") for _ in range(rounds)]
     assert [one.unsettled for one in standstills] == [""] * rounds
     assert (oracle.wrong, oracle.compared) == ([], rounds)
+    record_figure(
+        f"checkpoints under writers: {' and '.join(names)}",
+        f"0 of {rounds} differ",
+        "each copy compared with the whole layer while everything stands still",
+    )
+
+
+# Its last argument is a word by which its parent is found
+JOB = """
+import itertools, signal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+print("u" + "p", flush=True)
+for number in itertools.count():
+    with open(f"job-{number % 5}", "w") as file:
+        file.write(str(number))
+"""
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "by signals"])
+@pytest.mark.parametrize("has_terminal", [False, True], ids=["job", "terminal"])
+def test_a_shell_that_is_killed_while_all_stands_still_does_not_wake_its_job(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, has_terminal: bool, is_control: bool, full: bool
+) -> None:
+    """The kernel continues the stopped jobs of a shell that dies. Control: one that is stopped by SIGSTOP writes."""
+    oracle = Oracle(monkeypatch)
+    word = lasting()
+    catch_up = LayerCopy.catch_up
+
+    def kill_first(copy: LayerCopy, mapped: list[bytes] | None) -> None:
+        shell = parent_of(word)
+        os.kill(shell, signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while state_of(shell) not in "ZX":
+            assert time.monotonic() < deadline
+        catch_up(copy, mapped)
+
+    monkeypatch.setattr(LayerCopy, "catch_up", kill_first)
+    if is_control:
+        monkeypatch.setattr(stopper.Stopper, "_seize", lambda stops, tid: stops._refused.add(tid))
+        monkeypatch.setattr(stopper.Stopper, "is_still", lambda _stops: True)
+    stop_launchers()
+    job = shlex.join(["python3", "-c", JOB, word])
+    # On a busy machine a job that is awake may not write at once
+    rounds = 50 if is_control else 20 if full else 1
+    with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox, sandbox.live() as live:
+        for _ in range(rounds):
+            run = start_shell(live, job) if has_terminal else start_job(live, job)
+            found = live.checkpoint(after="hold")
+            assert is_control or not found.unsettled
+            run.wait(20)
+            if oracle.wrong:
+                break
+    stop_launchers()
+    assert bool(oracle.wrong) is is_control
+    assert is_control or oracle.compared == rounds
+
+
+def start_shell(live: Live, job: str) -> Terminal:
+    """Start a shell with a job in its terminal; return when the job is up."""
+    terminal = live.terminal(["bash", "--norc", "--noprofile", "-i"], after="hold")
+    terminal.write(job.encode() + b"\r")
+    seen = b""
+    while b"up\r\n" not in seen:
+        seen += terminal.read(timeout=20)
+    return terminal
+
+
+def start_job(live: Live, job: str) -> BackgroundRun:
+    """Start a shell with a job in a process group of its own; return when the job is up."""
+    run = live.start(["bash", "-c", f"set -m; {job} & wait"], after="hold")
+    assert heard(run, b"up\n")
+    return run
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 def test_without_the_rule_for_mappings_a_write_is_missed(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

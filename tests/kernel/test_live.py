@@ -20,7 +20,7 @@ import pytest
 
 from tests.figures import record_figure
 from tests.kernel.checkpoint_writers import WRITERS
-from tests.kernel.test_checkpoints import tree
+from tests.kernel.test_checkpoints import server, tree
 from tests.support import Ground, kinds, lasting, printed, processes_with, short
 from unspill import Cancelled, Exited, NeverStarted, OutputChunk, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import HostError, UsageError
@@ -100,6 +100,52 @@ def test_the_next_command_sees_every_edit_of_the_person(ground: Ground, live: Li
         expected = subprocess.run(["sh", "-c", look], cwd=ground.project, capture_output=True, check=True).stdout
         assert live.run(look).stdout.head == expected
     assert live._live.built == 1
+    count = len(EDITS) * (20 if full else 1)
+    record_figure("edits between commands of a live sandbox", f"{count} of {count} seen", "by the next command")
+
+
+# What is told of each edit, what a command inside writes then, and whether something of the person's lies there
+TOLD = {
+    "in place": ("top/file", "top/file", True),
+    "renamed over": ("top/file", "top/file", True),
+    "new": ("top/fresh", "top/fresh", True),
+    "deleted": ("top", "top/file", False),
+    "directory replaced": ("top, top/dir/later", "top/dir/later", True),
+}
+
+
+def test_every_edit_of_the_person_under_a_busy_sandbox_is_told_and_not_overwritten(
+    sandbox: Sandbox, ground: Ground, full: bool
+) -> None:
+    """One of each kind, and 100 with `--full`. What the person has deleted may be written anew, and undone."""
+    rounds = 20 if full else 1
+    for name, edit in (*EDITS.items(),) * rounds:
+        shutil.rmtree(ground.project / "top", ignore_errors=True)
+        ground.write("top/file", "before\n")
+        ground.write("top/dir/inner", "before\n")
+        told, changed, is_conflict = TOLD[name]
+        with sandbox.live() as live:
+            server(live, "apply")
+            # An overlay that has looked something up goes on showing it
+            live.run("grep -r '' top", after="apply")
+            edit(ground.project / "top")
+            before = tree(ground.project / "top")
+            hints = [hint.text for hint in live.run("true", after="apply").hints if hint.code == "host-edits"]
+            assert [f": {told}." in text for text in hints] == [True], (name, hints)
+            operation = live.run(f"echo inside > {changed}", after="apply").operation
+            assert operation is not None, name
+            left = [(os.fsdecode(one.path), one.why) for one in operation.left]
+            assert left == [(changed, "conflict")] * is_conflict, name
+            if not is_conflict:
+                sandbox.undo()
+            assert tree(ground.project / "top") == before, name
+        sandbox.discard()
+    count = rounds * len(EDITS)
+    record_figure(
+        "edits under a busy live sandbox",
+        f"{count} of {count} told, 0 overwritten",
+        "in place, renamed over, new, deleted, directory replaced; the same path is then written inside",
+    )
 
 
 def find_stale(ground: Ground, live: Live) -> list[str]:
@@ -279,7 +325,9 @@ def test_no_daemon_writes_to_a_layer_after_its_scan(ground: Ground, sandbox: San
         assert layer_trees(sandbox) == before
         if number % 10 == 9:
             sandbox.discard()
-    record_figure("late writes", "0 layers changed after their scan", f"{spans} spans with 1 to 6 daemons")
+    record_figure(
+        "late writes, live sandboxes", "0 layers changed after their scan", f"{spans} spans with 1 to 6 daemons"
+    )
 
 
 @pytest.mark.parametrize("daemon", DAEMONS)
@@ -378,6 +426,8 @@ def test_without_what_the_door_takes_on_a_joined_command_is_open(
 ) -> None:
     """The control of the test before: the filter and what goes with it are the door's to set."""
     monkeypatch.setattr(door.Protection, "take_on", lambda _protection: None)
+    # It would start nothing, for it does not have the limits that it should
+    monkeypatch.setattr(door.DoorLoop, "_is_changed", lambda _loop: False)
     with Sandbox(ground.project, policy=ground.policy(), may_fork=True) as sandbox, sandbox.live() as live:
         plain, joined = (told(run(STATUS, after="discard")) for run in (sandbox.run, live.run))
     other = {line.split(":")[0] for line in plain if line not in joined}

@@ -86,6 +86,8 @@ _SEARCHED_ON = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 _DEFAULT_PATH = b"/bin:/usr/bin"
 # /proc/self/stat: where the words of this process lie in its memory
 _ARG_START, _ARG_END = 47, 48
+# The same file, from the state of a process on
+_PARENT, _SESSION, _START = 1, 3, 19
 _WAIT = os.WEXITED | os.WNOHANG
 # To lock a terminal's other side, and its number; Python has no names for them before 3.14
 _TIOCSPTLCK, _TIOCGPTN = 0x40045431, 0x80045430
@@ -156,10 +158,21 @@ def _wait_on_aarch64() -> bytes:
 
 
 class Protection:
-    """What a door takes on before it starts anything: all that bwrap gives a command."""
+    """What a door takes on before it starts anything: all that bwrap gives a command.
+
+    It is made in the spawner, before the fork: what a door finds when it looks at itself, somebody inside may have
+    changed by then.
+    """
 
     def __init__(self, limits: tuple[tuple[int, int], ...], program: bytes, fence: Fencing | None) -> None:
-        self.limits = limits
+        found = [resource.getrlimit(number) for number in _LIMITS]
+        for kind, wanted in limits:
+            hard = found[kind][1]
+            bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            found[kind] = bound, bound
+        self.limits = tuple((kind, found[kind]) for kind, _wanted in limits)
+        self.standing = (*found, *libc.read_scheduling())
+        self.processors = os.sched_getaffinity(0)
         self.program = program
         self.fence = fence
 
@@ -170,10 +183,8 @@ class Protection:
         if self.fence is not None:
             fence_in(*self.fence)
         libc.drop_capabilities()
-        for kind, wanted in self.limits:
-            hard = resource.getrlimit(kind)[1]
-            bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-            resource.setrlimit(kind, (bound, bound))
+        for kind, bounds in self.limits:
+            resource.setrlimit(kind, bounds)
         if self.program:
             libc.set_filter(self.program)
 
@@ -186,21 +197,31 @@ def be_door(init: int, to: int, begin: int, protection: Protection) -> NoReturn:
     try:
         # A look at all that the spawner has would make a copy of it
         gc.freeze()
+        _heed_signals()
         os.read(begin, 1)
         sock = _move_in(init, to)
         try:
-            _rename()
+            take_name(_NAME)
             libc.setns(_SOCKET_FD + 1, _NAMESPACES)
             os.close(_SOCKET_FD + 1)
             os.chdir("/")
             libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
             protection.take_on()
-        except OSError as error:
-            sock.send(frame(READY, value=error.errno or -1))
+        except (OSError, ValueError) as error:
+            # A ValueError is a limit that can't be set any more, because somebody inside has set it lower
+            sock.send(frame(READY, value=getattr(error, "errno", errno.EPERM) or -1))
             os._exit(1)
-        DoorLoop(sock).serve()
+        DoorLoop(sock, protection).serve()
     finally:
         os._exit(1)
+
+
+def _heed_signals() -> None:
+    """Let signals do what they do to any program: no handler of the spawner's or its caller's is called here."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _move_in(init: int, to: int) -> Socket:
@@ -216,20 +237,23 @@ def _move_in(init: int, to: int) -> Socket:
     return Socket(fileno=_SOCKET_FD)
 
 
-def _rename() -> None:
-    """Have a neutral command line: that of the spawner may be the person's own, and anybody inside can read it."""
+def take_name(name: bytes) -> None:
+    """Have this process's name for its command line, which may be the person's own: anybody inside can read a door's.
+
+    The spawner has a neutral one before it forks a door, which is seen inside from then on.
+    """
     with open("/proc/self/stat", "rb") as file:
         words = file.read().rpartition(b")")[2].split()
     # The first two fields are cut off
     start, end = int(words[_ARG_START - 2]), int(words[_ARG_END - 2])
-    libc.overwrite(start, _NAME[: end - start - 1].ljust(end - start, b"\0"))
-    libc.set_name(_NAME)
+    libc.overwrite(start, name[: end - start - 1].ljust(end - start, b"\0"))
+    libc.set_name(name)
 
 
 class DoorLoop:
     """The loop of the door process."""
 
-    def __init__(self, sock: Socket) -> None:
+    def __init__(self, sock: Socket, protection: Protection) -> None:
         self._sock = sock
         # By the descriptor of its process, and by that of its socket
         self._commands: dict[int, JoinedCommand] = {}
@@ -237,8 +261,8 @@ class DoorLoop:
         self._ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
         self._poll = select.poll()
         self._poll.register(_SOCKET_FD, select.POLLIN)
-        self._before = _read_standing()
-        self._processors = os.sched_getaffinity(0)
+        self._before = protection.standing
+        self._processors = protection.processors
 
     def serve(self) -> None:
         """Do what is asked for, until the caller's end is closed."""
@@ -477,10 +501,10 @@ class JoinedCommand:
 
         Who was forked meanwhile is found by the next look; a killed process forks no more.
         """
-        killed: set[int] = set()
+        killed: set[tuple[int, int]] = set()
         while found := _find_session(self.pid) - killed:
-            for pid in found:
-                _kill(pid)
+            for pid, start in found:
+                _kill(pid, start)
             killed |= found
 
 
@@ -496,22 +520,23 @@ def _set_processors(wanted: set[int]) -> None:
         return  # the host has taken them all away
 
 
-def _find_session(leader: int) -> set[int]:
-    """Return the living processes of a session, and their descendants; all of one pid namespace, which is ours."""
+def _find_session(leader: int) -> set[tuple[int, int]]:
+    """Return the living processes of a session, and their descendants, each with when it was started.
+
+    All are of one pid namespace, which is ours.
+    """
     parents: dict[int, int] = {}
+    starts: dict[int, int] = {}
     found: set[int] = set()
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                state, parent, _group, session, *_rest = file.read().rpartition(b")")[2].split()
-        except (OSError, ValueError):
+        words = _read_stat(int(name))
+        if not words or words[0] in (b"Z", b"X"):
             continue
-        if state in (b"Z", b"X"):
-            continue
-        parents[int(name)] = int(parent)
-        if int(session) == leader:
+        parents[int(name)] = int(words[_PARENT])
+        starts[int(name)] = int(words[_START])
+        if int(words[_SESSION]) == leader:
             found.add(int(name))
     for pid in parents:
         line = [pid]
@@ -519,14 +544,30 @@ def _find_session(leader: int) -> set[int]:
             line.append(parents[line[-1]])
         if line[-1] in found or line[-1] == leader:
             found.update(line)
-    return found & parents.keys()
+    return {(pid, starts[pid]) for pid in found & parents.keys()}
 
 
-def _kill(pid: int) -> None:
+def _read_stat(pid: int) -> list[bytes]:
+    """Return what the kernel says of a process from its state on; nothing of one that is gone."""
     try:
-        os.kill(pid, libc.SIGKILL)
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _kill(pid: int, start: int) -> None:
+    """Kill a process, if its pid is still its own."""
+    try:
+        fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
+    try:
+        words = _read_stat(pid)
+        if words and int(words[_START]) == start:
+            libc.kill_pidfd(fd)
+    finally:
+        os.close(fd)
 
 
 def _dup_all(descriptors: list[int], first: int = 0) -> list[FileAction]:

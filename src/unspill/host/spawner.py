@@ -65,6 +65,7 @@ else:
     import _signal as signal
 
 
+_NAME = b"unspill-spawner"
 _MOST_SEEN = 1000
 _IPC_TABLES = (b"/proc/sysvipc/shm", b"/proc/sysvipc/sem", b"/proc/sysvipc/msg")
 _MOST_NAMED = 5
@@ -447,6 +448,7 @@ class LiveRun(SpawnedRun):
 
     def __init__(self, job: Job, reply: Socket, bwrap: int, told: int, block: int) -> None:
         super().__init__(job, reply, bwrap, told, block)
+        door.take_name(_NAME)
         self.door = 0
         # Each with its descriptor
         self.doors: dict[int, int] = {}
@@ -510,11 +512,12 @@ class LiveRun(SpawnedRun):
             case ("left",):
                 try_send(self.reply, ("left", *((False, (0, [])) if self.leftovers is None else self.leftovers.find())))
             case ("look",):
-                try_send(self.reply, ("seen", find_processes(self.door)))
+                is_there = self.door in self._living_doors()
+                try_send(self.reply, ("seen", find_processes(self.door) if is_there else (0, [])))
             case ("stop",):
                 self._stop()
             case ("maps",):
-                try_send(self.reply, ("mapped", stopper.Stopper(self.init, self.doors).mapped()))
+                try_send(self.reply, ("mapped", self._make_stopper().mapped()))
             case ("go",):
                 is_still, used = self._go()
                 try_send(self.reply, ("going", is_still, used))
@@ -524,7 +527,7 @@ class LiveRun(SpawnedRun):
     def _stop(self) -> None:
         """Stand everything still, and tell what is mapped there; or tell that it goes on."""
         self._go()
-        found = stopper.Stopper(self.init, self.doors, self.job.cgroups)
+        found = self._make_stopper(self.job.cgroups)
         try:
             is_still = found.stop()
             mapped = found.mapped() if is_still else None
@@ -533,6 +536,19 @@ class LiveRun(SpawnedRun):
             raise
         self.stopper = found if is_still else None
         try_send(self.reply, ("stopped", is_still, mapped))
+
+    def _make_stopper(self, member_files: tuple[bytes, ...] = ()) -> stopper.Stopper:
+        """Return what stands the sandbox still, but its doors."""
+        assert self.init_fd is not None
+        found = stopper.Stopper(self.init, self._living_doors(), member_files)
+        if is_dead(self.init_fd, 0):
+            # Then its pid may have been another process's already when its namespace was looked for
+            raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+        return found
+
+    def _living_doors(self) -> list[int]:
+        """Return the pids of the doors that are alive: that of a dead one may be a command's by now."""
+        return [pid for pid, fd in self.doors.items() if not is_dead(fd, 0)]
 
     def kill(self) -> None:
         """Let go of everybody first: the dead wait for whoever traces them."""
@@ -552,7 +568,8 @@ class LiveRun(SpawnedRun):
         """Fork the process that starts commands inside, and return its descriptor, which stays ours.
 
         It is not dumpable from before the fork on. One that is not dumpable can't say that it may go first if the host
-        runs out of memory, so that is said before.
+        runs out of memory, so that is said before. Whoever is alive inside can send it signals from its first moment
+        on. Here one would raise in a fork that still is a spawner, so they wait until it is none.
         """
         assert self.init_fd is not None
         home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -560,6 +577,7 @@ class LiveRun(SpawnedRun):
         before = _read(b"/proc/self/oom_score_adj").strip()
         write_setting(b"/proc/self/oom_score_adj", b"1000")
         libc.prctl(libc.PR_SET_DUMPABLE, 0)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             libc.setns(self.init_fd, libc.CLONE_NEWPID)
             try:
@@ -569,6 +587,7 @@ class LiveRun(SpawnedRun):
             finally:
                 libc.setns(home, libc.CLONE_NEWPID)
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             libc.prctl(libc.PR_SET_DUMPABLE, 1)
             write_setting(b"/proc/self/oom_score_adj", before)
             os.close(home)

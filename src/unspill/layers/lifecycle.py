@@ -119,6 +119,11 @@ _SEARCH_S = 2.0
 _aside: list[Thread] = []
 
 
+# What rows say, by the id of the layer
+_sealed_layers: dict[LayerId, tuple[bytes, LayerRow, SealedLayer]] = {}
+_MOST_KNOWN = 2000
+
+
 class Garbage(Record):
     """Layers whose upper directory can go, and layers whose work directory can."""
 
@@ -211,11 +216,10 @@ def begin_again(
     marks = [(stack.open.mark.ctime_ns, stack.open.id) for stack in stacks if stack.open is not None]
     with store.transaction:
         run = begin_beside(store, sandbox, argv, cwd, after_cancel, limits)
-        store.layers.pass_on(kept.run.id, run.id)
+        for mark_ns, layer in marks:
+            store.layers.pass_on_anew(layer, run.id, mark_ns)
         if kept.caches:
             store.caches.pass_on(kept.run.id, run.id)
-        for mark_ns, layer in marks:
-            store.layers.set_mark(layer, mark_ns)
     return _owned_by(kept.replace(stacks=stacks), run)
 
 
@@ -375,10 +379,7 @@ def load_stacks(
     """
     sealed: dict[bytes, list[SealedLayer]] = {}
     for row in store.layers.sealed(sandbox):
-        layer = SealedLayer(
-            id=row.id, upper=upper_dir(store.state, row.id), mark=TimeMark(ctime_ns=row.mark_ns), run=row.run
-        )
-        sealed.setdefault(row.root, []).append(layer)
+        sealed.setdefault(row.root, []).append(_to_sealed(store.state, row))
     masked, known = dict(masks), dict(bases)
     return tuple(
         _to_stack(
@@ -386,6 +387,18 @@ def load_stacks(
         )
         for root in roots
     )
+
+
+def _to_sealed(state: bytes, row: LayerRow) -> SealedLayer:
+    # Hundreds may be held, and each run asks for all of them
+    known = _sealed_layers.get(row.id)
+    if known is not None and known[:2] == (state, row):
+        return known[2]
+    layer = SealedLayer(id=row.id, upper=upper_dir(state, row.id), mark=TimeMark(ctime_ns=row.mark_ns), run=row.run)
+    if len(_sealed_layers) >= _MOST_KNOWN:
+        _sealed_layers.clear()
+    _sealed_layers[row.id] = state, row, layer
+    return layer
 
 
 def stat_root(root: bytes) -> os.stat_result:
@@ -401,8 +414,11 @@ def stat_root(root: bytes) -> os.stat_result:
 
 def find_base(state: bytes, layers: Iterable[SealedLayer]) -> bytes | None:
     """Return the repository as it stood when the first of these layers was written that has to do with it."""
-    bases = (base_dir(state, layer.id) for layer in layers)
-    return next((base for base in bases if os.path.lexists(base)), None)
+    try:
+        kept = {*os.listdir(os.path.dirname(base_dir(state, LayerId(""))))}
+    except FileNotFoundError:
+        return None
+    return next((base_dir(state, layer.id) for layer in layers if os.fsencode(layer.id) in kept), None)
 
 
 def find_hidden(stacks: Iterable[Stack]) -> tuple[bytes, ...]:
@@ -745,14 +761,21 @@ def _hidden_in(stack: Stack) -> Iterator[bytes]:
     seen: set[bytes] = set()
     for layer in reversed(stack.sealed):
         try:
-            entries = {name: os.lstat(layer.upper + b"/" + name) for name in sorted(os.listdir(layer.upper))}
+            with os.scandir(layer.upper) as entries:
+                found = {entry.name: _is_deletion(entry) for entry in entries}
         except (PermissionError, FileNotFoundError):
             # A command has closed the project's own directory, which is said elsewhere; or an apply has the layer
             continue
-        for name, status in entries.items():
-            if name not in seen and is_whiteout(status) and os.path.lexists(stack.live + b"/" + name):
+        for name, is_deleted in found.items():
+            if is_deleted and name not in seen and os.path.lexists(stack.live + b"/" + name):
                 yield stack.live + b"/" + name
-        seen.update(entries)
+        seen.update(found)
+
+
+def _is_deletion(entry: os.DirEntry[bytes]) -> bool:
+    # The list itself says what most entries are
+    is_other = not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink())
+    return is_other and is_whiteout(entry.stat(follow_symlinks=False))
 
 
 def _find_caches(paths: Iterable[bytes]) -> dict[bytes, Identity]:

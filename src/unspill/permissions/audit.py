@@ -185,7 +185,7 @@ def to_json(value: Any) -> str:
         is_plain = value.isascii() and value.isprintable() and '"' not in value and "\\" not in value
         return f'"{value}"' if is_plain else f'"{value.translate(_ESCAPES)}"'
     if isinstance(value, dict):
-        return "{" + ",".join(f"{to_json(key)}:{to_json(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join([f"{to_json(key)}:{to_json(item)}" for key, item in value.items()]) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(to_json, value)) + "]"
     if value is None or isinstance(value, bool):

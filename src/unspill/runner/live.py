@@ -20,6 +20,7 @@ import select
 import stat
 import time
 from _thread import allocate_lock
+from operator import attrgetter
 
 from unspill.errors import HostError, SandboxUnavailable
 from unspill.host.dirfd import DESCRIPTORS_REMEDY, make_pair
@@ -41,7 +42,7 @@ from unspill.host.door import (
 )
 from unspill.host.job import is_dead, memory_file, receive_bytes, send
 from unspill.layers.locks import is_given_up
-from unspill.model.plan import File, Overlay, Tmpfs
+from unspill.model.plan import File, Overlay, Plan, Tmpfs
 from unspill.model.run import NeverStarted
 from unspill.plan.argv import build_fence, handled_rights, rule_rights
 from unspill.plan.build import COMMAND_FILE
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from unspill.host.cgroup import Group
     from unspill.host.door import Frame
     from unspill.host.job import Overlays
-    from unspill.model.plan import Facts, MountOp, Plan
+    from unspill.model.plan import Facts, MountOp
     from unspill.model.run import LimitName, Outcome, RunId
     from unspill.runner.launcher import Launched
 
@@ -100,6 +101,8 @@ _KILLED = 137
 _PTMX = os.makedev(5, 2)
 # What differs between plans for one sandbox, or is compared by itself
 _OF_COMMAND = frozenset(("argv", "cwd", "environ", "limits", "mounts"))
+_fields: tuple[str, ...] = Plan.__match_args__
+_of_sandbox = attrgetter(*[field for field in _fields if field not in _OF_COMMAND])
 _REMEDY = "Run it without a live sandbox."
 _AGAIN = "Run the command again."
 _CHANGED = "a command inside changed the limits or the priority of the live sandbox, which has ended"
@@ -854,8 +857,7 @@ def _is_for_same(plan: Plan, other: Plan) -> bool:
         pairs = zip(plan.mounts, other.mounts, strict=True)
         if not all(one is two or (_is_exchanged(one, two) and one.dest == two.dest) for one, two in pairs):
             return False
-    fields = plan.as_dict().keys() - _OF_COMMAND
-    return all(getattr(plan, field) == getattr(other, field) for field in fields)
+    return _of_sandbox(plan) == _of_sandbox(other)
 
 
 def _is_exchanged(*operations: MountOp) -> bool:

@@ -704,7 +704,8 @@ class Live:
             raise
         result = record_run(self._project, spec, result)
         # Not before: what it costs is no part of any run
-        search_aside(self._project)
+        if self._masks.is_search_due:
+            search_aside(self._project)
         return result
 
     def _fail(self, span: Span, run: Run, spec: RunSpec, error: BaseException) -> None:

@@ -315,10 +315,7 @@ def checked_working_dir(project: Project, working_dir: str | None, *, is_plain: 
         resolved = to_inside(resolved, view, roots)
     on_host = to_host(resolved, view, roots)
     is_in_root = any(on_host == root or on_host.startswith(root + b"/") for root in roots)
-    if not is_in_root or project.store.layers.sealed_ids(project.row.id):
+    if not is_in_root or os.path.isdir(on_host) or project.store.layers.sealed_ids(project.row.id):
         return resolved
-    if not os.path.lexists(on_host):
-        raise UsageError(missing_text(resolved))
-    if not os.path.isdir(on_host):
-        raise UsageError(not_a_directory_text(resolved))
-    return resolved
+    is_missing = not os.path.lexists(on_host)
+    raise UsageError(missing_text(resolved) if is_missing else not_a_directory_text(resolved))

@@ -96,6 +96,8 @@ _MODULUS = (1 << 61) - 1
 _TICKS_NS = 20_000_000
 # Roots that this process is searching
 _searching: set[bytes] = set()
+# Of names of secrets: one for each policy of this process
+_digests: dict[tuple[bytes, ...], str] = {}
 _MARKS = b"\xe2\x80\x98 \xe2\x80\x99 ' \" ` ( ) [ ] < > , = : ;".split()
 
 
@@ -132,6 +134,8 @@ class KnownMasks:
     def __init__(self, project: Project) -> None:
         self._project = project
         self._last: tuple[object, Masks] | None = None
+        # Whether somebody is to look deeper down, as far as the last look says
+        self.is_search_due = True
 
     def find(self) -> Masks:
         """Return the masks of a run that is shown nothing beyond the policy.
@@ -153,15 +157,20 @@ class KnownMasks:
 
         None where there is more, or where a root was changed so lately that another change may not show.
         """
-        if self._project.means.policy.secrets.directories:
+        secrets = self._project.means.policy.secrets
+        self.is_search_due = True
+        if secrets.directories:
             return None
         found: list[object] = []
+        is_new = True
         for root in self._project.roots:
             deeper = load_found(self._project.store, root)
+            is_new &= deeper.is_new(masked_names(secrets))
             now_ns, status = time.time_ns(), os.lstat(root)
             if deeper.hidden or status.st_ctime_ns > now_ns - _TICKS_NS:
                 return None
             found.append((status.st_dev, status.st_ino, status.st_ctime_ns))
+        self.is_search_due = not is_new
         return found
 
 
@@ -195,11 +204,12 @@ def with_covers(project: Project, stacks: tuple[Stack, ...], revealed: tuple[byt
     Raises:
         SandboxUnavailable: a layer can't be covered.
     """
-    if not any(stack.sealed for stack in stacks):
+    changed = project.store.facts.beginning(_CHANGED) if any(stack.sealed for stack in stacks) else {}
+    if not changed:
         return stacks
     shown = {_absolute(project, path) for path in revealed}
     return tuple(
-        stack.replace(sealed=tuple(_covered(project.store, stack, layer, shown) for layer in stack.sealed))
+        stack.replace(sealed=tuple(_covered(project.store, changed, stack, layer, shown) for layer in stack.sealed))
         for stack in stacks
     )
 
@@ -610,9 +620,9 @@ def _remember_seen(store: Store, stack: Stack, paths: Sequence[bytes]) -> None:
             store.facts.put(_CHANGED + layer.run, " ".join(sorted(changed | known)))
 
 
-def _covered(store: Store, stack: Stack, layer: SealedLayer, shown: set[bytes]) -> SealedLayer:
+def _covered(store: Store, changed: dict[str, str], stack: Stack, layer: SealedLayer, shown: set[bytes]) -> SealedLayer:
     names: dict[bytes, tuple[bytes, ...]] = {}
-    for path in _changed_in(store, stack, layer):
+    for path in _changed_in(changed, stack, layer):
         if path not in shown:
             directory, name = posixpath.split(path[len(stack.live) + 1 :])
             names[directory] = (*names.get(directory, ()), name)
@@ -621,13 +631,15 @@ def _covered(store: Store, stack: Stack, layer: SealedLayer, shown: set[bytes]) 
 
 def _changed_secrets(project: Project, stacks: tuple[Stack, ...]) -> Iterator[bytes]:
     """Yield the secrets that runs were shown and changed, as far as that is held."""
+    changed = project.store.facts.beginning(_CHANGED)
     for stack in stacks:
         for layer in stack.sealed:
-            yield from _changed_in(project.store, stack, layer)
+            yield from _changed_in(changed, stack, layer)
 
 
-def _changed_in(store: Store, stack: Stack, layer: SealedLayer) -> Iterator[bytes]:
-    for text in _words(store, _CHANGED + layer.run):
+def _changed_in(changed: dict[str, str], stack: Stack, layer: SealedLayer) -> Iterator[bytes]:
+    """Yield the secrets that lie in a layer of a run that changed some; `changed` is what each run has changed."""
+    for text in changed.get(layer.run, "").split():
         path = bytes.fromhex(text)
         if lies_beneath(path, stack.live) and os.path.lexists(layer.upper + path[len(stack.live) :]):
             yield path
@@ -911,7 +923,9 @@ def _is_as_made(word: str) -> bool:
 
 
 def _digest_of(names: tuple[bytes, ...]) -> str:
-    return f"{int.from_bytes(b'/'.join(names), 'big') % _MODULUS:x}"
+    if names not in _digests:
+        _digests[names] = f"{int.from_bytes(b'/'.join(names), 'big') % _MODULUS:x}"
+    return _digests[names]
 
 
 def _words(store: Store, key: str) -> list[str]:

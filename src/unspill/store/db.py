@@ -48,7 +48,7 @@ from unspill.store.migrations import (
     refuse_foreign,
     refuse_newer,
 )
-from unspill.store.operations import FileTable, OperationTable
+from unspill.store.operations import FileTable, OperationTable, SessionTable
 from unspill.store.runs import RunTable, TrafficTable
 
 TYPE_CHECKING = False
@@ -63,7 +63,7 @@ else:
 
 PARTS = (
     *(b"layers", b"work", b"runs", b"locks", b"copies", b"operations", b"pending", b"masks", b"bases", b"audit"),
-    *(b"empty", b"skeletons"),
+    *(b"empty", b"skeletons", b"edits"),
 )
 
 
@@ -233,7 +233,7 @@ class Store:
 
     __slots__ = (
         *("caches", "durable", "facts", "files", "layers", "marks", "operations", "runs", "sandboxes"),
-        *("state", "traffic", "transaction"),
+        *("sessions", "state", "traffic", "transaction"),
     )
 
     def __init__(self, state: bytes, db: Database) -> None:
@@ -248,6 +248,7 @@ class Store:
         self.traffic = TrafficTable(db)
         self.operations = OperationTable(db)
         self.files = FileTable(db)
+        self.sessions = SessionTable(db)
         self.facts = FactTable(db)
 
     # A run that needs no permission must not pay for the module of these three
@@ -333,6 +334,12 @@ class FactTable(Table):
         """Return the value that was put last, or None."""
         rows = self._db.rows("SELECT value FROM facts WHERE key = ?", (key,))
         return as_text(rows[0][0]) if rows else None
+
+    def beginning(self, beginning: str) -> dict[str, str]:
+        """Return all values whose keys begin like this, by the rest of their keys; it ends with ASCII."""
+        after = beginning[:-1] + chr(ord(beginning[-1]) + 1)
+        rows = self._db.rows("SELECT key, value FROM facts WHERE key >= ? AND key < ?", (beginning, after))
+        return {as_text(key).removeprefix(beginning): as_text(value) for key, value in rows}
 
     def put(self, key: str, value: str) -> None:
         """Keep a value, in place of an older one."""

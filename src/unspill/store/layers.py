@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _SANDBOX = "id, project, name, device, inode, created_ns, marked"
 _LAYER = "id, sandbox, root, run, mark_ns, seq"
 _CACHE = "id, project, path, run, position, tier"
+_MOST_KNOWN = 2000
 
 
 class SandboxRow(Record):
@@ -122,6 +123,10 @@ class LayerRow(Record):
     seq: int = 0
 
 
+# What rows mean: hundreds of layers may be held, and each run asks for all of them
+_known: dict[Row, LayerRow] = {}
+
+
 class LayerTable(Table):
     """Layers by sandbox, oldest first."""
 
@@ -141,6 +146,11 @@ class LayerTable(Table):
     def pass_on(self, run: RunId, other: RunId) -> None:
         """Record that the open layers of one run are written by another from now on."""
         self._db.change("UPDATE layers SET run = ? WHERE run = ? AND state = 'open'", (other, run))
+
+    def pass_on_anew(self, layer: LayerId, run: RunId, mark_ns: int) -> None:
+        """Record that an open layer to which nothing was written is another run's from now on, with a new time mark."""
+        sql = "UPDATE layers SET run = ?, mark_ns = ? WHERE id = ? AND state = 'open'"
+        self._db.change(sql, (run, mark_ns, layer))
 
     def move(self, run: RunId, sandbox: SandboxId) -> None:
         """Give the open layers of a run to another sandbox."""
@@ -400,6 +410,15 @@ def _to_sandbox(row: Row) -> SandboxRow:
 
 
 def _to_layer(row: Row) -> LayerRow:
+    found = _known.get(row)
+    if found is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        found = _known[row] = _new_layer(row)
+    return found
+
+
+def _new_layer(row: Row) -> LayerRow:
     identity, sandbox, root, run, mark_ns, seq = row
     return LayerRow(
         id=LayerId(as_id(identity)),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents.real.scripted_model import ScriptedModel
 from tests.agents.real.trials import AGENTS, VERSIONS, Trial, facts_of
 from tests.figures import record_agent
+from unspill.setup.scripted_model import ScriptedModel
 
 pytestmark = [pytest.mark.agents, pytest.mark.kernel, pytest.mark.timeout(240)]
 
@@ -58,7 +58,7 @@ def test_an_agent_is_sealed_and_what_it_did_is_undone(
     if mode == "mcp":
         # Whichever half of a result this client shows its model
         assert "(applied to the project as operation 1)" in "".join(model.results)
-        assert not model.offered & set(agent.shell("").names), "its own shell is still there"
+        assert not model.tools & set(agent.shell("").names), "its own shell is still there"
     after = trial.tree()
     assert after["notes.md"][1].endswith(b"delta\n")
     trial.undo_everything()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import unspill
-from tests.agents.real.scripted_model import Body, Call, ScriptedModel, Turn
 from tests.panes import typed
 from unspill.cli.hook import trust_hash
+from unspill.setup.scripted_model import Body, ScriptedModel, Turn
+from unspill.setup.scripted_model import ToolCall as Call
 
 INSTALLED: Final = Path(os.environ.get("UNSPILL_CI_AGENTS", "/opt/unspill-ci/agents"))
 VERSIONS: Final[dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("agents.json").read_text())
@@ -151,12 +153,20 @@ class Trial:
         """Return what the model does: commands of which it sees what they print and how they end, or one edit."""
         if self.agent.is_editor:
             return (Turn(text=OWN_EDIT), Turn(text="All done."))
-        shell = _tool("run", "command") if mode == "mcp" else self.agent.shell
+        shell = self.shell(mode)
         return (*(Turn(calls=(shell(text),)) for text in (self.first, LOOKS, FAILS)), Turn(text="All done."))
+
+    def shell(self, mode: str) -> Callable[[str], Call]:
+        """Return how the model has a command run."""
+        return _tool("run", "command") if mode == "mcp" else self.agent.shell
 
     def play(self, mode: str) -> subprocess.CompletedProcess[str]:
         """Have the agent do what the model says, until it ends."""
-        self.model.script = self.script(mode)
+        return self.play_script(mode, self.script(mode))
+
+    def play_script(self, mode: str, script: tuple[Turn, ...]) -> subprocess.CompletedProcess[str]:
+        """Have the agent do what a script says, until it ends."""
+        self.model.script = script
         begun = self.agent.begin(self, mode)
         words = begun.words
         if mode == "wrap":
@@ -286,10 +296,12 @@ def begin_codex(trial: Trial, mode: str) -> Begun:
     if mode == "hook":
         hooks = trial.settings("hook", "codex")
         (place / "hooks.json").write_text(json.dumps(hooks))
-        group = hooks["hooks"]["PreToolUse"][0]
-        # What Codex writes down when a person trusts it: another digest, and it would skip the hook
-        lines += [f'[hooks.state."{place}/hooks.json:pre_tool_use:0:0"]']
-        lines += [f'trusted_hash = "{trust_hash(group["matcher"], group["hooks"][0])}"']
+        # What Codex writes down when a person trusts them: another digest, and it would skip a hook
+        for event, groups in hooks["hooks"].items():
+            name = re.sub(r"(?<!^)(?=[A-Z])", "_", event).lower()
+            for number, group in enumerate(groups):
+                lines += [f'[hooks.state."{place}/hooks.json:{name}:{number}:0"]']
+                lines += [f'trusted_hash = "{trust_hash(group.get("matcher"), group["hooks"][0], name)}"']
     (place / "config.toml").write_text("\n".join(lines) + "\n")
     words = [str(trial.agent.program), "exec", "--json", "--skip-git-repo-check", "do it"]
     return Begun(words, {"SCRIPTED_KEY": "sk-fake"})

@@ -36,7 +36,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """A call of a tool, by the first of its names that the client knows. `text` is for tools without arguments."""
 
     names: tuple[str, ...]
@@ -46,10 +46,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Turn:
-    """What the model does once: it says something, or calls tools."""
+    """What the model does once: it says something, or calls tools, `if_there` only if the client has them."""
 
     text: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    if_there: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,12 +161,12 @@ def read_gemini(body: Body) -> Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """A turn with the names that the client knows, to be said in the words of an API."""
 
     model: str
     text: str
-    calls: tuple[tuple[str, Call], ...]
+    calls: tuple[tuple[str, ToolCall], ...]
     tools: Mapping[str, Body]
 
 
@@ -173,7 +174,7 @@ def name(prefix: str) -> str:
     return f"{prefix}{next(_numbers):024d}"
 
 
-def say_anthropic(answer: Answer, *, is_stream: bool) -> Body | list[str]:
+def say_anthropic(answer: ModelAnswer, *, is_stream: bool) -> Body | list[str]:
     blocks: list[Body] = [{"type": "text", "text": answer.text}] if answer.text else []
     blocks += [
         {"type": "tool_use", "id": name("toolu_"), "name": known, "input": call.arguments}
@@ -200,7 +201,7 @@ def say_anthropic(answer: Answer, *, is_stream: bool) -> Body | list[str]:
     return [f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n" for kind, data in events]
 
 
-def say_chat(answer: Answer, *, is_stream: bool) -> Body | list[str]:
+def say_chat(answer: ModelAnswer, *, is_stream: bool) -> Body | list[str]:
     calls = [
         {
             "index": index,
@@ -226,7 +227,7 @@ def say_chat(answer: Answer, *, is_stream: bool) -> Body | list[str]:
     return [*(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks), "data: [DONE]\n\n"]
 
 
-def _item(answer: Answer, known: str, call: Call) -> Body:
+def _item(answer: ModelAnswer, known: str, call: ToolCall) -> Body:
     if known == "tool_search":
         arguments = {"execution": "client", "arguments": call.arguments}
         return {
@@ -245,7 +246,7 @@ def _item(answer: Answer, known: str, call: Call) -> Body:
     return item | ({"namespace": space} if space else {})
 
 
-def say_responses(answer: Answer, *, is_stream: bool) -> Body | list[str]:
+def say_responses(answer: ModelAnswer, *, is_stream: bool) -> Body | list[str]:
     items: list[Body] = []
     if answer.text:
         content = [{"type": "output_text", "text": answer.text, "annotations": []}]
@@ -282,7 +283,7 @@ def say_responses(answer: Answer, *, is_stream: bool) -> Body | list[str]:
     ]
 
 
-def say_gemini(answer: Answer, *, is_stream: bool) -> Body | list[str]:
+def say_gemini(answer: ModelAnswer, *, is_stream: bool) -> Body | list[str]:
     parts: list[Body] = [{"text": answer.text}] if answer.text else []
     parts += [
         {"functionCall": {"id": name("fc"), "name": known, "args": call.arguments}} for known, call in answer.calls
@@ -305,12 +306,14 @@ APIS = {
 class ScriptedModel:
     """The server, as long as the block lasts. `requests` has the text of each request, `paths` what else was asked."""
 
-    def __init__(self, script: tuple[Turn, ...] = ()) -> None:
+    def __init__(self, script: tuple[Turn, ...] = (), *, most_searches: int = MOST_SEARCHES) -> None:
         self.script = script
+        self.most_searches = most_searches
         self.requests: list[str] = []
-        self.offered: set[str] = set()
         self.results: list[str] = []
         self.paths: list[str] = []
+        # What the client has offered
+        self.tools: set[str] = set()
         model = self
 
         class Handler(_Handler):
@@ -337,30 +340,32 @@ class ScriptedModel:
         self._server.server_close()
         self._thread.join()
 
-    def answer(self, asked: Asked, model: str) -> Answer:
+    def answer(self, asked: Asked, model: str) -> ModelAnswer:
         """Return what to say, with the names of tools that this client has."""
         step = asked.step
         if not any(turn.calls for turn in self.script):
             step = sum(turn.text.strip() in asked.said for turn in self.script)
         if step >= len(self.script):
-            return Answer(model, "The script is over.", (), asked.tools)
+            return ModelAnswer(model, "The script is over.", (), asked.tools)
         turn = self.script[step]
         calls = []
         for call in turn.calls:
             known = next((one for one in call.names if one in asked.tools), None)
+            if known is None and turn.if_there:
+                return ModelAnswer(model, "ok", (), asked.tools)
             if known is None:
                 return self._search(asked, model)
             calls.append((known, call))
-        return Answer(model, turn.text, tuple(calls), asked.tools)
+        return ModelAnswer(model, turn.text, tuple(calls), asked.tools)
 
-    def _search(self, asked: Asked, model: str) -> Answer:
+    def _search(self, asked: Asked, model: str) -> ModelAnswer:
         finders = [one for one in FINDERS if one in asked.tools]
-        if not finders or asked.searches >= MOST_SEARCHES:
-            return Answer(model, "ok", (), asked.tools)
+        if not finders or asked.searches >= self.most_searches:
+            return ModelAnswer(model, "ok", (), asked.tools)
         # As slow as a model is. Each in turn: one waits for the server, the next asks for its tools
         time.sleep(SEARCH_S)
         finder = finders[asked.searches % len(finders)]
-        return Answer(model, "", ((finder, Call((finder,), FINDERS[finder])),), asked.tools)
+        return ModelAnswer(model, "", ((finder, ToolCall((finder,), FINDERS[finder])),), asked.tools)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -376,7 +381,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream" if isinstance(answer, list) else "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        try:
+            self.wfile.write(data)
+        except ConnectionError:
+            # A client that does not wait for an answer is noted all the same
+            self.close_connection = True
 
     def _body(self) -> bytes:
         if "chunked" not in (self.headers.get("Transfer-Encoding") or ""):
@@ -421,7 +430,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = read(body)
         self.said_to.requests.append(raw.decode())
         self.said_to.results += asked.results
-        self.said_to.offered |= asked.tools.keys()
+        self.said_to.tools |= asked.tools.keys()
         answer = self.said_to.answer(asked, body.get("model") or "mock-model")
         is_stream = path.endswith(":streamGenerateContent") or bool(body.get("stream"))
         self._send(say(answer, is_stream=is_stream))
