@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import Ground, run_cli
+from unspill.cli.hook import AGENTS
+from unspill.setup.agents import AGENTS_TO_SET_UP
 
 pytestmark = pytest.mark.kernel
 
@@ -124,12 +126,19 @@ def test_a_version_that_fails_open_is_refused_and_nothing_is_written(
     assert [path.name for path in ground.home.iterdir() if path.name.startswith((".claude", ".codex", ".gemini"))] == []
 
 
+def test_setup_and_the_hook_refuse_the_same_versions() -> None:
+    assert AGENTS["claude-code"].oldest == AGENTS_TO_SET_UP["claude-code"].oldest
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("nobody",), "no such coding agent: 'nobody'"),
         ((), "no such coding agent: ''"),
-        (("claude-code", "--mode", "wrap"), "Start the whole agent in the sandbox: unspill run -- claude"),
+        (
+            ("claude-code", "--mode", "wrap"),
+            "Start the whole agent in the sandbox: unspill run -t --allow-host HOST -- claude",
+        ),
         (("opencode", "--mode", "hook"), "opencode can't be set up in mode 'hook'"),
         (("claude-code", "--remove"), "unspill has not set up Claude Code"),
         (("claude-code", "--remove", "--check"), "can't be used together"),

@@ -19,6 +19,7 @@ import pytest
 from tests.agents.real.trials import AGENTS, INSTALLED, UNSPILL, VERSIONS, Begun, Trial, begin_claude, facts_of
 from tests.architecture.sources import ROOT
 from tests.unit.setup.existing import EXISTING
+from unspill.setup.edit import Setting, merge, parse
 from unspill.setup.scripted_model import ScriptedModel
 
 pytestmark = [pytest.mark.agents, pytest.mark.kernel, pytest.mark.timeout(240)]
@@ -36,6 +37,13 @@ MODES: Final = {
     "gemini-cli": ("hook", "mcp"),
     "opencode": ("mcp",),
     "qwen-code": ("mcp",),
+}
+
+
+OWN_WRITERS: Final = {
+    "claude-code": {".claude.json"},
+    "opencode": {"opencode.json", "opencode.jsonc"},
+    "qwen-code": {"settings.json"},
 }
 
 
@@ -325,6 +333,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("agent", "mode", "number"), cases if is_full else always)
 
 
+def is_changed_since(path: Path, written: dict[str, Any]) -> bool:
+    """Tell whether a file is another than `unspill setup` has written."""
+    settings = [Setting(**{**one, "path": tuple(one["path"])}) for one in written["settings"]]
+    return merge(written["form"], written["before"] or "", settings).encode() != path.read_bytes()
+
+
 def test_an_agent_reads_its_settings_and_is_sealed_and_gets_them_back(
     agent: str, mode: str, number: int, tmp_path: Path
 ) -> None:
@@ -335,12 +349,19 @@ def test_an_agent_reads_its_settings_and_is_sealed_and_gets_them_back(
     found = person.set_up()
     assert found["sealed"], found
     assert found["told"]
-    texts = {path: path.read_bytes() for path in files}
+    receipt = person.home / ".local/state/unspill/setup" / agent / "receipt.json"
+    written = {Path(one["path"]): one for one in json.loads(receipt.read_text())["files"]}
+    by_agent = {path for path in files if path in written and is_changed_since(path, written[path])}
+    # These two write into their own settings whenever they start: what they wrote stays
+    assert {path.name for path in by_agent} <= OWN_WRITERS.get(agent, set()), by_agent
     done = person.unspill("setup", agent, "--remove")
     assert done.returncode == 0, done
     for path, data in files.items():
-        if path.name != ".claude.json":
-            assert path.read_bytes() == data, texts
+        if path in by_agent:
+            assert parse("json", data.decode()).items() <= parse("json", path.read_text()).items()
+            assert str(UNSPILL) not in path.read_text()
+        else:
+            assert path.read_bytes() == data
     assert not (person.home / ".local/state/unspill/setup" / agent).exists()
 
 

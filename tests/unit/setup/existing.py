@@ -85,13 +85,19 @@ OPENCODE: Final = [
     {"opencode.json": "{}\n"},
     {"opencode.json": '{\n  "$schema": "https://opencode.ai/config.json"\n}\n'},
     {
-        "opencode.jsonc": '{\n  // mine\n  "theme": "system",\n  "permission": {\n    "*": "allow", // quick\n    "bash": "ask",\n  },\n}\n'
+        "opencode.jsonc": '{\n  // mine\n  "$schema": "https://opencode.ai/config.json",\n  "theme": "system",\n  "permission": {\n    "*": "allow", // quick\n    "bash": "ask",\n  },\n}\n'
     },
-    {"opencode.jsonc": '{"mcp": {"github": {"type": "remote", "url": "https://example.org/mcp", "enabled": true,},},}'},
-    {"opencode.json": '{\n\t"permission": {\n\t\t"edit": "deny"\n\t}\n}'},
-    {"opencode.json": '{\r\n  "model": "a/b",\r\n  "mcp": {}\r\n}\r\n'},
-    {"opencode.json": '{"mcp":{"unspill":{"type":"local","command":["/old/unspill","mcp"],"enabled":false}}}'},
-    {"opencode.json": "\n\n  { }  \n"},
+    {
+        "opencode.jsonc": '{"$schema": "https://opencode.ai/config.json","mcp": {"github": {"type": "remote", "url": "https://example.org/mcp", "enabled": false,},},}'
+    },
+    {
+        "opencode.json": '{\n\t"$schema": "https://opencode.ai/config.json",\n\t"permission": {\n\t\t"edit": "deny"\n\t}\n}'
+    },
+    {"opencode.json": '{\r\n  "$schema": "https://opencode.ai/config.json",\r\n  "mcp": {}\r\n}\r\n'},
+    {
+        "opencode.json": '{"$schema": "https://opencode.ai/config.json","mcp":{"unspill":{"type":"local","command":["/old/unspill","mcp"],"enabled":false}}}'
+    },
+    {"opencode.json": '\n\n  { "$schema": "https://opencode.ai/config.json" }  \n'},
 ]
 
 QWEN: Final = [
