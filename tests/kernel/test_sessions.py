@@ -5,6 +5,7 @@ import json
 import os
 import random
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.support import Ground, run_cli
 from unspill import Sandbox
 from unspill.errors import UsageError
 from unspill.layers.trees import remove_tree
+from unspill.sandbox.upkeep import prune
 
 pytestmark = [pytest.mark.kernel, pytest.mark.any_bwrap]
 
@@ -161,6 +163,25 @@ def test_what_a_person_edits_between_two_edits_of_the_agent_comes_back(agent: Ag
     assert (agent.top / "a").read_text() == "mine\n"
 
 
+def test_what_the_session_held_and_the_person_applied_is_undone_with_it(agent: Agent, ground: Ground) -> None:
+    agent.write("a", "one\n")
+    assert agent.sandbox.run("echo two > b", after="hold").held
+    ground.sandbox().apply()
+    assert (agent.top / "b").read_text() == "two\n"
+    agent.sandbox.undo_session()
+    assert [(agent.top / name).read_text() for name in "ab"] == ["a before\n", "b before\n"]
+
+
+def test_prompts_are_forgotten_when_nothing_can_be_undone_any_more(agent: Agent, ground: Ground) -> None:
+    agent.sandbox.add_prompt("do it")
+    agent.write("a", "one\n")
+    store = agent.sandbox._project.store
+    later = time.time_ns() + 8 * 24 * 3600 * 1_000_000_000
+    prune(store, later, days=7, budget=1 << 40)
+    assert agent.sandbox.sessions() == ()
+    assert (ground.project / "a").read_text() == "one\n"
+
+
 def test_an_undone_edit_can_be_redone(agent: Agent) -> None:
     agent.write("a", "one\n")
     agent.delete("b")
@@ -254,6 +275,9 @@ def test_sessions_are_listed_shown_and_undone_by_the_command_line(ground: Ground
     assert (ground.project / "a").read_text() == "1\n"
     cli("undo", "--session", "one")
     assert (ground.project / "a").read_text() == "before\n"
+    cli("run", "--session", "four", "--", "true")
+    cli("redo")
+    assert cli("undo", "--session").startswith("Undid session one ")
     refused = run_cli("undo", "--session", "three", cwd=ground.project)
     assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, b"unspill: no such session: three")
 

@@ -159,7 +159,7 @@ def _undo_session(arguments: Arguments) -> int:
         return max(map(operation_exit_code, done))
     changed = sum(operation.changed for operation in done)
     undone = sum(operation.number > 0 for operation in done)
-    name = sandbox.find_session(name).name
+    name = next(one.name for one in sandbox.sessions() if done[0].of in {found.id for found in one.operations})
     after = "" if point is None else f" after op {point}"
     counts = f"{count_text(undone, 'operation')}, {count_text(changed, 'change')}"
     print(f"Undid session {safe_text(name)}{after} ({counts}).")

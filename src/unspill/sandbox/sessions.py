@@ -77,19 +77,27 @@ def find_session(project: Project, word: str | None = None) -> Session:
 def undo_session(project: Project, word: str | None, to: int | None, asked_by: str) -> tuple[Operation, ...]:
     """Undo what a session changed, or what it changed after operation `to`; return what was done, the newest first.
 
-    What somebody else has changed since is left, and named by the operation that left it.
+    By default it is the last one of which something can be undone. What somebody else has changed since is left, and
+    named by the operation that left it.
 
     Raises:
         UsageError: there is no such session, or nothing to undo.
     """
     end_interrupted(project.store)
-    session = find_session(project, word)
+    session = find_session(project, word) if word is not None else _last_changed(project)
     wanted = [one for one in session.operations if one.number not in session.undone and one.number > (to or 0)]
     if to is not None and to not in {0, *(one.number for one in session.operations)}:
         raise UsageError(f"op {to} is none of session {session.name}", remedy="See `unspill show --session`.")
     if not wanted:
         raise UsageError("there is nothing to undo", remedy="See `unspill show --session`.")
     return tuple(undo_operation(project, one.number, asked_by) for one in reversed(wanted))
+
+
+def _last_changed(project: Project) -> Session:
+    """Return the session that did something last, of those that changed something which is not undone."""
+    every = sorted(list_sessions(project), key=lambda session: session.last_ns, reverse=True)
+    changed = (session for session in every if len(session.undone) < len(session.operations))
+    return next(changed, None) or find_session(project)
 
 
 def note_files(project: Project, call: str, paths: Sequence[bytes]) -> None:
@@ -129,14 +137,21 @@ def _key(project: Project, call: str) -> str:
 
 
 def _load(project: Project, name: str, begun_ns: int, last_ns: int) -> Session:
-    store = project.store
-    operations = tuple(one for one in store.operations.of_session(project.path, name) if one.of is None)
-    undone = reversals_of(done_in(project))
+    store, done = project.store, done_in(project)
+    runs = store.runs.of_session(project.path, name)
+    known = {run.id for run in runs}
+    # What the session held, and the person applied later, is its work too
+    operations = tuple(
+        one
+        for one in reversed(done)
+        if one.of is None and (one.session == name or (one.kind == "apply" and not known.isdisjoint(one.runs)))
+    )
+    undone = reversals_of(done)
     return Session(
         name=name,
         begun_ns=begun_ns,
         last_ns=last_ns,
-        runs=store.runs.of_session(project.path, name),
+        runs=runs,
         operations=operations,
         prompts=store.sessions.prompts(project.path, name),
         undone=tuple(one.number for one in operations if one.id in undone),

@@ -109,12 +109,6 @@ class OperationTable(Table):
         sql = "SELECT 1 FROM operations WHERE project = ? AND number >= ? AND kind = 'edit' LIMIT 1"
         return bool(self._db.rows(sql, (project, number)))
 
-    def of_session(self, project: bytes, session: str) -> tuple[Operation, ...]:
-        """Return a session's operations that were done, the oldest first."""
-        where = "project = ? AND session = ? AND ending = 'done'"
-        sql = f"SELECT {_OPERATION} FROM operations WHERE {where} ORDER BY number"
-        return tuple(map(_to_operation, self._db.rows(sql, (project, session))))
-
     def rolled_back(self, project: bytes) -> tuple[Operation, ...]:
         """Return a project's operations that were taken back because they did not reach their end, the oldest first."""
         sql = f"SELECT {_OPERATION} FROM operations WHERE project = ? AND ending = 'rolled back' ORDER BY number"
