@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 
 Body = dict[str, Any]
 # Calls that only make other tools known, with their arguments. Names of limits differ, and unknown ones are refused
@@ -331,7 +331,7 @@ class ScriptedModel:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> ScriptedModel:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

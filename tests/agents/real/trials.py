@@ -153,8 +153,12 @@ class Trial:
         """Return what the model does: commands of which it sees what they print and how they end, or one edit."""
         if self.agent.is_editor:
             return (Turn(text=OWN_EDIT), Turn(text="All done."))
-        shell = _tool("run", "command") if mode == "mcp" else self.agent.shell
+        shell = self.shell(mode)
         return (*(Turn(calls=(shell(text),)) for text in (self.first, LOOKS, FAILS)), Turn(text="All done."))
+
+    def shell(self, mode: str) -> Callable[[str], Call]:
+        """Return how the model has a command run."""
+        return _tool("run", "command") if mode == "mcp" else self.agent.shell
 
     def play(self, mode: str) -> subprocess.CompletedProcess[str]:
         """Have the agent do what the model says, until it ends."""
