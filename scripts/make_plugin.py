@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from unspill import __version__
-from unspill.cli.hook import AGENTS, SESSION_WORDS, hook_groups
+from unspill.cli.hook import SESSION_WORDS, hook_groups
 
 PLACE = Path(__file__).parents[1] / "deploy/claude-plugin"
 SKILL = f"""---
@@ -26,8 +26,10 @@ description: What sealed shell commands can do. Use it when a command can't reac
 
 def make_files() -> dict[str, str]:
     """Return the files of the plug-in, by their names."""
-    before, session = hook_groups("claude-code", "unspill")
-    hooks = {"hooks": {AGENTS["claude-code"].event: [before], "SessionStart": [session]}}
+    groups: dict[str, list[object]] = {}
+    for event, group in hook_groups("claude-code", "unspill"):
+        groups.setdefault(event, []).append(group)
+    hooks = {"hooks": groups}
     about = "Run shell commands sealed, see what they changed, and undo it."
     manifest = {"name": "unspill", "version": __version__, "description": about, "license": "Apache-2.0"}
     server = {"mcpServers": {"unspill": {"command": "unspill", "args": ["mcp"]}}}

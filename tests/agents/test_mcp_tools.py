@@ -42,6 +42,7 @@ def test_every_tool_says_and_does_what_it_does_in_the_library(ground: Ground, mo
             assert [(tool.description, tool.input_schema) for tool in listed] == [
                 (tool.description, tool.schema) for tool in tools_of(sandbox, has_background=True)
             ]
+            assert {str(tool.meta) for tool in listed} == {"{'anthropic/alwaysLoad': True}"}, "none is kept back"
             hints = {tool.name: tool.annotations for tool in listed}
             assert {name for name, hint in hints.items() if hint and hint.read_only_hint} == READ_ONLY
             changing = {name for name, hint in hints.items() if hint and hint.destructive_hint}

@@ -40,7 +40,7 @@ class Agent:
         self.name, self.project = name, project
         done = run_cli("hook", name, "--settings", *options, cwd=project)
         assert done.returncode == 0, done
-        (entry,) = json.loads(done.stdout)["hooks"][self.event]
+        entry, self.edits = json.loads(done.stdout)["hooks"][self.event]
         (self.hook,) = entry["hooks"]
         self.matcher = entry["matcher"]
 

@@ -113,6 +113,7 @@ def changed_since(codex: CodexHome) -> None:
 def moved_since(codex: CodexHome) -> None:
     """Trust is recorded by position."""
     codex.groups.insert(0, {"hooks": [{"type": "command", "command": "true"}]})
+    codex.groups.insert(0, {"hooks": [{"type": "command", "command": "true"}]})
     codex.write()
 
 

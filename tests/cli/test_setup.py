@@ -88,7 +88,7 @@ def test_the_agents_own_sandbox_stays_on_until_ours_is_proven(ground: Ground) ->
     assert setup(ground, "codex", "--trust", **found).returncode == 1
     whole = tomllib.loads(config.read_text())
     assert "sandbox_mode" not in whole
-    assert len(whole["hooks"]["state"]) == 2
+    assert len(whole["hooks"]["state"]) == 5
     planned = setup(ground, "codex", "--print", **found).stdout.decode()
     assert '+sandbox_mode = "danger-full-access"' in planned
     assert setup(ground, "codex", "--remove").returncode == 0

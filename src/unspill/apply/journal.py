@@ -352,9 +352,10 @@ def _plain_step(step: Step) -> list[Any]:
         before and _fields_of_entry(before),
         after and _fields_of_entry(after),
     ]
-    if staged or was or step.becomes or step.kept or step.digest or step.says:
+    if staged or was or step.becomes or step.kept or step.digest or step.says or step.copied:
         metadata = [_plain_metadata(was), _plain_metadata(step.becomes)]
         plain += [*metadata, int(staged), _text(step.kept), step.digest.hex(), step.says.hex()]
+        plain += [step.copied] if step.copied else []
     return plain
 
 
@@ -363,7 +364,7 @@ def _step_from(plain: list[Any]) -> Step:
     entries = before and make_entry(*before), after and make_entry(*after)
     if not rest:
         return make_step(root, _bytes(path), _ACTIONS[word], group, _bytes(place), *entries)
-    was, becomes, staged, kept, digest, says = rest
+    was, becomes, staged, kept, digest, says, *copied = rest
     return make_step(
         root,
         _bytes(path),
@@ -377,6 +378,7 @@ def _step_from(plain: list[Any]) -> Step:
         _bytes(kept),
         bytes.fromhex(digest),
         bytes.fromhex(says),
+        *copied,
     )
 
 

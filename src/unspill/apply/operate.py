@@ -94,7 +94,7 @@ def operate(store: Store, task: Task) -> Operation:
     check_own_place(task.roots)
     operation = OperationId(os.urandom(8).hex())
     try:
-        with _Marker(store.state, operation) as marker, OpenDirs(store.state, staging_name(operation)) as dirs:
+        with Marker(store.state, operation) as marker, OpenDirs(store.state, staging_name(operation)) as dirs:
             dirs.open_roots(task.roots, check=task.check)
             marker.note([root for root, staged in zip(task.roots, dirs.staged, strict=True) if staged])
             with CollectorPaused():
@@ -112,7 +112,7 @@ def _failure(task: Task, error: OSError, taken_back: Operation | None = None) ->
     return ApplyFailed(f"{task.kind} failed: {error.strerror}; {result}")
 
 
-class _Marker:
+class Marker:
     """A file that says that an operation is under way; locked by the process that performs it."""
 
     def __init__(self, state: bytes, operation: OperationId) -> None:
@@ -131,7 +131,7 @@ class _Marker:
             os.fsync(self._fd)
             sync_directory(os.path.dirname(self._path))
 
-    def __enter__(self) -> _Marker:
+    def __enter__(self) -> Marker:
         return self
 
     def __exit__(self, *_details: object) -> None:
@@ -156,7 +156,7 @@ class _Marker:
 class _Work:
     """The state of one operation while it is performed."""
 
-    def __init__(self, store: Store, task: Task, operation: OperationId, dirs: OpenDirs, marker: _Marker) -> None:
+    def __init__(self, store: Store, task: Task, operation: OperationId, dirs: OpenDirs, marker: Marker) -> None:
         self._store = store
         self._task = task
         self._dirs = dirs
@@ -179,6 +179,7 @@ class _Work:
             of=task.of,
             origin=task.origin or operation,
             runs=task.runs,  # type: ignore[arg-type]
+            session=store.transaction.session,
         )
 
     def run(self) -> Operation:

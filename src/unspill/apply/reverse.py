@@ -287,7 +287,8 @@ class LaterOperations:
 
     def as_of_now(self, journal: Journal) -> Journal:
         """Return the operation's journal as if it had put the copies that have come back since."""
-        if not any(step.staged for step in journal.steps):
+        later = self._store.operations.has_later_edits(self._operation.project, self._operation.number)
+        if not later and not any(step.staged or step.copied for step in journal.steps):
             return journal
         self._read()
         return journal.replace(steps=tuple(map(self._renumbered, journal.steps))) if self._copies else journal
@@ -328,15 +329,14 @@ class LaterOperations:
                 continue
             root = operation.roots[step.root]
             # A reversal displaces only what nobody had changed
-            if step.before is not None and operation.kind in ("apply", "restore"):
-                key = (root, step.path, step.before.inode)
+            if step.before is not None and operation.kind in ("apply", "restore", "edit"):
+                key = (root, step.path, step.copied or step.before.inode)
                 if step.before.ctime_ns >= self._put.get(key, own_marks.get(root, 0)):
                     self._edited.add(key)
             if step.action == "put" and step.after is not None:
                 key = (root, step.path, step.after.inode)
                 self._put[key] = operation.marks[step.root]
-                if step.staged:
-                    self._note_copy(key, originals.get((root, step.path)))
+                self._note_copy(key, originals.get((root, step.path)))
 
     def _note_copy(self, key: Key, original: int | None) -> None:
         root, path, inode = key
@@ -360,7 +360,7 @@ def _displaced(journal: Journal) -> dict[tuple[bytes, bytes], int]:
     roots = journal.end.operation.roots
     steps = (journal.steps[index] for index in journal.end.done)
     return {
-        (roots[step.root], step.path): step.before.inode
+        (roots[step.root], step.path): step.copied or step.before.inode
         for step in steps
         if step.before is not None and step.action != "set_metadata"
     }

@@ -36,7 +36,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _new = object.__new__
 (
     _set_root, _set_path, _set_action, _set_group, _set_place, _set_before, _set_after, _set_was, _set_becomes,
-    _set_staged, _set_kept, _set_digest, _set_says,
+    _set_staged, _set_kept, _set_digest, _set_says, _set_copied,
 ) = setters(Step)  # fmt: skip
 _set_kind, _set_mode, _set_inode, _set_size, _set_mtime, _set_ctime = setters(Entry)
 
@@ -55,8 +55,9 @@ def make_step(
     kept: bytes = b"",
     digest: bytes = b"",
     says: bytes = b"",
+    copied: int = 0,
 ) -> Step:
-    """Return a step; without the last six fields a put or a take in a root that entries can be renamed to."""
+    """Return a step; without the last seven fields a put or a take in a root that entries can be renamed to."""
     step = _new(Step)
     _set_root(step, root)
     _set_path(step, path)
@@ -71,6 +72,7 @@ def make_step(
     _set_kept(step, kept)
     _set_digest(step, digest)
     _set_says(step, says)
+    _set_copied(step, copied)
     return step
 
 

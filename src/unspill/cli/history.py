@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened in a project, and how to undo it: `unspill log`, `show`, `undo` and `redo`.
+"""What happened in a project, and how to undo it: `unspill log`, `sessions`, `show`, `undo` and `redo`.
 
 `op 5` is an operation to read and `op5` one to type; a number alone is a run's where both could be meant.
 """
@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from unspill.changes.render import safe_text, summary_lines
-from unspill.cli.main import EVENTS, NO_PROJECT, Option, is_operation, open_sandbox, operation_word, verb
+from unspill.cli.main import EVENTS, NO_PROJECT, SESSION, Option, is_operation, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     advised,
     connection_lines,
@@ -40,11 +40,13 @@ if TYPE_CHECKING:
     from unspill.model.operation import Operation
     from unspill.model.run import Output, Traffic
     from unspill.sandbox.sandbox import Sandbox
+    from unspill.sandbox.sessions import Session
 
 _FEW = 3
 _ALL = 1_000_000
 # Of as many operations it is known which run they applied
 _MOST_APPLIED = 1000
+_PROMPT_SHOWN = 100
 
 
 @verb(
@@ -72,14 +74,34 @@ def log(arguments: Arguments) -> int:
     return 0
 
 
+@verb("List the sessions of agents in this project, the newest first.")
+def sessions(arguments: Arguments) -> int:
+    """List sessions."""
+    found = open_sandbox(arguments).sessions()[::-1]
+    if arguments.flag("--json"):
+        print_json({"sessions": [_session_form(session) for session in found]})
+        return 0
+    for session in found:
+        changed = sum(one.changed for one in session.operations)
+        undone = ", undone" if session.operations and len(session.undone) == len(session.operations) else ""
+        counts = f"{count_text(len(session.runs), 'run')}, {count_text(changed, 'change')}{undone}"
+        print(f"{when_text(session.last_ns)}  {counts:<28}  {safe_text(session.name)}")
+    if not found:
+        print("No session yet.")
+    return 0
+
+
 @verb(
     "Show one run (5) or one operation (op5): what it was, how it ended, what it changed.",
+    SESSION.replace(help="show what an agent did in its session, in order (default: the last one)"),
     NO_PROJECT.replace(help="show a run without a project"),
     positional="RUN|OP",
     most=1,
 )
 def show(arguments: Arguments) -> int:
-    """Show one run or one operation."""
+    """Show one run, one operation, or a session."""
+    if arguments.flag("--session"):
+        return _show_session(arguments)
     if not arguments.words:
         raise UsageError("no run or operation given", remedy="Name one from `unspill log`: 5 or op5.")
     sandbox = open_sandbox(arguments)
@@ -100,12 +122,18 @@ def show(arguments: Arguments) -> int:
 
 @verb(
     "Undo an operation, by default the last one. Files that changed since are skipped.",
+    SESSION.replace(help="undo all that an agent's session changed (default: the last one)"),
+    Option(name="--to", metavar="OP", help="with --session: only what came after this operation"),
     EVENTS,
     positional="[OP]",
     most=1,
 )
 def undo(arguments: Arguments) -> int:
-    """Undo an operation."""
+    """Undo an operation, or a session."""
+    if arguments.flag("--session"):
+        return _undo_session(arguments)
+    if arguments.flag("--to"):
+        raise UsageError("--to works with --session only", remedy="Add `--session`.")
     sandbox = open_sandbox(arguments)
     return _reverse(arguments, sandbox, sandbox.undo)
 
@@ -115,6 +143,87 @@ def redo(arguments: Arguments) -> int:
     """Redo what an undo reversed."""
     sandbox = open_sandbox(arguments)
     return _reverse(arguments, sandbox, sandbox.redo)
+
+
+def _undo_session(arguments: Arguments) -> int:
+    """Undo all that a session changed, and say what came of it."""
+    to = arguments.value("--to")
+    point = None if to is None else operation_word(to)
+    if point is not None and not point.isdecimal():
+        raise UsageError(f"not an operation: {to!r}", remedy="Name one from `unspill show --session`: op5.")
+    sandbox = open_sandbox(arguments)
+    name = arguments.value("--session") or None
+    done = sandbox.undo_session(name, to=None if point is None else int(point))
+    if arguments.flag("--json"):
+        print_json({"operations": [operation_form(operation) for operation in done]})
+        return max(map(operation_exit_code, done))
+    changed = sum(operation.changed for operation in done)
+    undone = sum(operation.number > 0 for operation in done)
+    name = next(one.name for one in sandbox.sessions() if done[0].of in {found.id for found in one.operations})
+    after = "" if point is None else f" after op {point}"
+    counts = f"{count_text(undone, 'operation')}, {count_text(changed, 'change')}"
+    print(f"Undid session {safe_text(name)}{after} ({counts}).")
+    for operation in done:
+        if operation.left:
+            print(f"op {_find_original(sandbox, operation)}, skipped:")
+            print("\n".join(skipped_lines(operation, sandbox)))
+    return max(map(operation_exit_code, done))
+
+
+def _show_session(arguments: Arguments) -> int:
+    sandbox = open_sandbox(arguments)
+    session = sandbox.find_session(arguments.value("--session") or None)
+    if arguments.flag("--json"):
+        print_json(_session_form(session))
+        return 0
+    print(f"session {safe_text(session.name)}, from {when_text(session.begun_ns)} to {when_text(session.last_ns)}")
+    applied = {run: one for one in session.operations for run in one.runs}
+    lines: list[tuple[int, str]] = []
+    for prompt in session.prompts:
+        text = safe_text(" ".join(prompt.text.split()))[:_PROMPT_SHOWN]
+        back = f"(back to here: unspill undo --session {session.name} --to op{session.point(prompt)})"
+        lines.append((prompt.at_ns, f"  prompt: {text}  {back}"))
+    lines += [(record.started_ns, _step_line(record, applied.get(record.id), session)) for record in session.runs]
+    known = {record.id for record in session.runs}
+    others = [one for one in session.operations if not known.intersection(one.runs)]
+    lines += [(one.at_ns, _edit_line(sandbox, one, session)) for one in others]
+    for _at, line in sorted(lines):
+        print(line)
+    print(advised("Undo all of it: unspill undo --session {name}{of}", sandbox, name=session.name))
+    return 0
+
+
+def _step_line(record: Run, operation: Operation | None, session: Session) -> str:
+    command = " ".join(quote(word) for word in record.argv)
+    changed = "held" if record.held else "no change"
+    if operation is not None:
+        changed = f"op {operation.number}, {count_text(operation.changed, 'change')}" + _undone(operation, session)
+    return f"  run {record.number}: {command[:120]} ({_ending(record)}, {changed})"
+
+
+def _edit_line(sandbox: Sandbox, operation: Operation, session: Session) -> str:
+    name = "edit" if operation.kind == "edit" else operation.kind
+    steps = sandbox.find_operation(operation.number)[1]
+    paths = ", ".join(quote(step.path) for step in steps[:_FEW])
+    more = f" and {len(steps) - _FEW} more" if len(steps) > _FEW else ""
+    about = f"op {operation.number}, {count_text(operation.changed, 'change')}{_undone(operation, session)}"
+    return f"  {name}: {paths}{more} ({about})"
+
+
+def _undone(operation: Operation, session: Session) -> str:
+    return ", undone" if operation.number in session.undone else ""
+
+
+def _session_form(session: Session) -> dict[str, Any]:
+    return {
+        "session": session.name,
+        "begun_ns": session.begun_ns,
+        "last_ns": session.last_ns,
+        "runs": [run_form(record) for record in session.runs],
+        "operations": [operation_form(operation) for operation in session.operations],
+        "prompts": [{"at_ns": one.at_ns, "text": one.text, "after": session.point(one)} for one in session.prompts],
+        "undone": list(session.undone),
+    }
 
 
 def run_form(run: Run) -> dict[str, Any]:
@@ -169,6 +278,8 @@ def _about(sandbox: Sandbox, operation: Operation) -> str:
     if operation.of is not None:
         original = _find_original(sandbox, operation)
         return f"of op {operation.of if original is None else original}"
+    if operation.kind == "edit":
+        return f"by {safe_text(operation.asked_by)}"
     names = [_run_name(sandbox, name) for name in operation.runs[:_FEW]]
     more = [f"{len(operation.runs) - _FEW} more"] if len(operation.runs) > _FEW else []
     return "of " + ", ".join([*names, *more]) if names else ""

@@ -16,7 +16,8 @@ import os
 import sys
 from shlex import quote, split
 
-from unspill.cli.main import Option, parse, verb
+from unspill.cli import hook_edits
+from unspill.cli.main import Option, open_sandbox, parse, verb
 from unspill.errors import UnspillError, UsageError
 from unspill.host.places import check_own_place, find_home, own_words
 from unspill.policy.defaults import check_root
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.cli.main import Arguments
+    from unspill.sandbox.sandbox import Sandbox
 
 _STOP = 2
 _NOTHING_RUN = "Nothing was run."
@@ -150,13 +152,15 @@ def hook(arguments: Arguments) -> int:
     if arguments.flag("--settings"):
         if agent.warning:
             print(f"unspill: {agent.warning}", file=sys.stderr, flush=True)
-        print(json.dumps(_settings_form(agent, _own_command(arguments)), indent=2))
+        print(json.dumps(_all_settings(arguments), indent=2))
         return 0
     if sys.stdin.isatty():
         raise UsageError("a coding agent has to call this", remedy="`--settings` prints its configuration.")
     try:
-        _check_version(agent, os.environ)
-        _write_answer(_answer(agent, arguments, sys.stdin.buffer.read(_MOST_READ + 1)))
+        event = _read_event(sys.stdin.buffer.read(_MOST_READ + 1))
+        if not _follow(arguments, event):
+            _check_version(agent, os.environ)
+            _write_answer(_answer(agent, arguments, event))
     except UnspillError as error:
         return _stop(f"{error.message.rstrip('.')}. {error.remedy}".rstrip())
     except Exception as error:
@@ -192,15 +196,33 @@ def _check_version(agent: CodingAgent, environ: Mapping[str, str]) -> None:
         )
 
 
-def _answer(agent: CodingAgent, arguments: Arguments, raw: bytes) -> dict[str, Any]:
-    event = _read_event(raw)
+def _follow(arguments: Arguments, event: dict[str, Any]) -> bool:
+    """Record what the agent's own file tools do, or what its person asks for; tell whether that is what it says."""
+    name = arguments.words[0]
+    if event.get("hook_event_name") not in hook_edits.EVENTS[name]:
+        return False
+
+    def open_it() -> Sandbox:
+        project_of(arguments)
+        return open_sandbox(arguments, session=hook_edits.session_of(name, event))
+
+    try:
+        return hook_edits.follow(name, event, open_it)
+    except UnspillError as error:
+        # The edit is the agent's own and happens anyway
+        print(f"unspill: this edit can't be undone by unspill: {error.message}", file=sys.stderr)
+        return True
+
+
+def _answer(agent: CodingAgent, arguments: Arguments, event: dict[str, Any]) -> dict[str, Any]:
     if event.get("hook_event_name") == _SESSION:
         return {"hookSpecificOutput": {"hookEventName": _SESSION, "additionalContext": SESSION_WORDS}}
     given = _read_arguments(agent, event)
     text = given["command"]
     is_plan = event.get("permission_mode") == "plan"
     in_background = bool(agent.background and given.get(agent.background))
-    words = _words(arguments, project_of(arguments), discard=is_plan, in_background=in_background)
+    session = hook_edits.session_of(arguments.words[0], event)
+    words = _words(arguments, project_of(arguments), session, discard=is_plan, in_background=in_background)
     leaves = bool(agent.unsealed and given.get(agent.unsealed))
     reason = "sealed by unspill"
     if leaves:
@@ -297,7 +319,9 @@ def _check_arguments(agent: CodingAgent, given: dict[str, Any]) -> None:
         raise UsageError(f"the argument {unknown[0]!a:.60} is not known here, and might lead around the sandbox")
 
 
-def _words(arguments: Arguments, project: bytes, *, discard: bool, in_background: bool = False) -> str:
+def _words(
+    arguments: Arguments, project: bytes, session: str = "", *, discard: bool, in_background: bool = False
+) -> str:
     """Return the beginning of every command line that this hook makes, as a shell reads it.
 
     The project is named: some agents let a model say where a command is run.
@@ -316,6 +340,7 @@ def _words(arguments: Arguments, project: bytes, *, discard: bool, in_background
         words.append("--quiet")
     name = arguments.value("--sandbox")
     words += ["--sandbox", name] if name else []
+    words += ["--session", session] if session else []
     words += ["--ask", _whom(project), "--project", os.fsdecode(project)]
     return f"{' '.join(map(quote, words))} {_PLACE} {_SHELL}"
 
@@ -371,12 +396,34 @@ def _hook_form(agent: CodingAgent, command: str) -> dict[str, Any]:
     return {"type": "command", "command": command, "timeout": agent.timeout, **dict(agent.extra)}
 
 
-def hook_groups(name: str, program: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what `setup` adds to an agent's hooks: before each command, and at the beginning of a session."""
+def hook_groups(name: str, program: str = "") -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Return what `setup` adds to an agent's hooks, by event: first what seals its commands, then the rest."""
     agent = AGENTS[name]
     command = f"{program or ' '.join(map(quote, own_words()))} hook {name}"
     (group,) = _settings_form(agent, command + _OR_STOP)["hooks"][agent.event]
-    return group, {"hooks": [{"type": "command", "command": command, "timeout": agent.timeout}]}
+    told = {"hooks": [_telling(agent, command)]}
+    return ((agent.event, group), *_edit_groups(name, command), (_SESSION, told))
+
+
+def _edit_groups(name: str, command: str) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Return what else an agent calls this for, by event: its own edits, and what its person asks for."""
+    hook = _telling(AGENTS[name], command)
+    before, after, prompt = hook_edits.EVENTS[name]
+    tools = {"matcher": hook_edits.matcher_of(name), "hooks": [hook]}
+    return (before, tools), (after, tools), (prompt, {"hooks": [hook]})
+
+
+def _telling(agent: CodingAgent, command: str) -> dict[str, Any]:
+    """Return a hook that stops nothing."""
+    return {"type": "command", "command": command, "timeout": agent.timeout}
+
+
+def _all_settings(arguments: Arguments) -> dict[str, Any]:
+    command = _own_command(arguments)
+    settings = _settings_form(_agent(arguments), command)
+    for event, group in _edit_groups(arguments.words[0], command.removesuffix(_OR_STOP)):
+        settings["hooks"].setdefault(event, []).append(group)
+    return settings
 
 
 def _check(agent: CodingAgent) -> int:
@@ -411,7 +458,8 @@ def check_codex(agent: CodingAgent = AGENTS["codex"]) -> str:
     reasons = [_why_skipped(_table(states, _trust_key(path, place)), groups, place) for place in ours]
     if all(reasons):
         raise UsageError(f"Codex silently skips the hook in {path}: {reasons[0]}", remedy=_TRUST)
-    others = len(places) > 1 or _table(config, "hooks").get("PreToolUse")
+    edits = [place for place in places if groups[place[0]].get("matcher") == hook_edits.matcher_of("codex")]
+    others = len(places) > 1 + len(edits) or _table(config, "hooks").get("PreToolUse")
     told = f"Codex calls the hook in {path}: it is installed and you have trusted it. {_UNSEEN}"
     return f"{told} {_OTHERS}" if others else told
 

@@ -45,6 +45,7 @@ VERBS = {
     "stop": ("background", "end background runs; their changes are applied, held or discarded"),
     "undo": ("history", "undo an operation, whatever the command was"),
     "redo": ("history", "redo what an undo reversed"),
+    "sessions": ("history", "list the sessions of agents, to show or undo one at once"),
     "changes": ("review", "list held changes"),
     "diff": ("review", "show held changes, or those of an operation, line by line"),
     "apply": ("review", "apply held changes to the project"),
@@ -77,7 +78,10 @@ _FULL = "Redirect standard output to somewhere writable."
 
 
 class Option(Record):
-    """`--name`, or `--name VALUE` where it has a `metavar`. `repeated` collects every value."""
+    """`--name`, or `--name VALUE` where it has a `metavar`. `repeated` collects every value.
+
+    A `metavar` in brackets may be left out: then the value is empty, unless a word follows that is no option.
+    """
 
     name: str
     help: str
@@ -92,6 +96,7 @@ SANDBOX = Option(name="--sandbox", metavar="NAME", help="the sandbox of the proj
 JSON = Option(name="--json", help="print one JSON object")
 HELP = Option(name="--help", short="-h", help="show this help")
 RUN = Option(name="--run", metavar="RUN", help="only the changes of this run: its number or id")
+SESSION = Option(name="--session", metavar="[ID]", help="what an agent's session changed (default: the last one)")
 EVENTS = Option(
     name="--events", metavar="WHERE", help="write a JSON line for each changed path to a descriptor (3) or file"
 )
@@ -224,7 +229,9 @@ def help_text(verb: Verb) -> str:
     return "\n".join(lines)
 
 
-def open_sandbox(arguments: Arguments, *, may_fork: bool = False, approver: Approver | None = None) -> Sandbox:
+def open_sandbox(
+    arguments: Arguments, *, may_fork: bool = False, approver: Approver | None = None, session: str = ""
+) -> Sandbox:
     """Open the sandbox that --project and --sandbox name; say on stderr what was found interrupted and repaired."""
     # Not at the top: `run` starts the spawner first, and `hook` opens no sandbox
     from unspill.sandbox import project, sandbox  # lazy: run
@@ -241,6 +248,7 @@ def open_sandbox(arguments: Arguments, *, may_fork: bool = False, approver: Appr
         may_fork=may_fork,
         approver=approver,
         on_change=None if events is None else output.EventLines(events).write,
+        session=session,
     )
     for operation in opened.recovered:
         print("unspill: " + "\n".join(output.recovered_lines(operation)), file=sys.stderr)
@@ -278,7 +286,9 @@ def _take_option(verb: Verb, by_name: dict[str, Option], arguments: Arguments, w
             raise _usage(verb, f"{name} takes no value")
         arguments.add(option.name, "")
         return
-    if not equals:
+    if not equals and option.metavar.startswith("["):
+        value = rest.pop(0) if rest and not rest[0].startswith("-") else ""
+    elif not equals:
         if not rest:
             raise _usage(verb, f"{name} needs a value: {option.metavar}")
         value = rest.pop(0)

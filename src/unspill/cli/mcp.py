@@ -61,7 +61,9 @@ def mcp(arguments: Arguments) -> int:
             raise
         remedy = f"Run in a checkout of unspill: {sys.executable} -m pip install '.[mcp]'"
         raise UsageError("the extra `mcp` is not installed", remedy=remedy) from None
-    sandboxes = [Sandbox(project, name=arguments.value("--sandbox") or "default") for project in _projects(arguments)]
+    name = arguments.value("--sandbox") or "default"
+    session = f"mcp-{os.urandom(4).hex()}"
+    sandboxes = [Sandbox(project, name=name, session=session) for project in _projects(arguments)]
     try:
         server = make_server(
             sandboxes,

@@ -11,7 +11,7 @@ import os
 import sys
 
 from unspill.changes.render import named, to_plain
-from unspill.cli.main import EVENTS, RUN, Option, is_operation, open_sandbox, operation_word, verb
+from unspill.cli.main import EVENTS, RUN, SESSION, Option, is_operation, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     advised,
     change_lines,
@@ -76,6 +76,7 @@ def changes(arguments: Arguments) -> int:
     "Show held changes as a unified diff; with PATH, only those at or below it.",
     RUN,
     Option(name="--op", metavar="OP", help="show what this operation changed: op5"),
+    SESSION.replace(help="show what an agent's session changed, step by step (default: the last one)"),
     positional="[PATH ...]",
     most=None,
 )
@@ -83,18 +84,19 @@ def diff(arguments: Arguments) -> int:
     """Show what is held, or what a run or an operation changed, line by line."""
     sandbox = open_sandbox(arguments)
     paths = [os.fsdecode(_path_from_project(word, sandbox.project)) for word in arguments.words]
-    given = arguments.only_one("--run", "--op")
+    given = arguments.only_one("--run", "--op", "--session")
     as_json = arguments.flag("--json")
     if sys.stdout.isatty() and given is None and not as_json:
         return _show_review(arguments.words, paths, sandbox)
     operation = arguments.value("--op")
-    text = sandbox.diff(
-        paths,
-        run=arguments.value("--run"),
-        operation=None if operation is None else operation_word(operation),
-        colour=sys.stdout.isatty() and not as_json and "NO_COLOR" not in os.environ,
-    )
-    if not text and operation is None:
+    colour = sys.stdout.isatty() and not as_json and "NO_COLOR" not in os.environ
+    if arguments.flag("--session"):
+        session = sandbox.find_session(arguments.value("--session") or None)
+        text = "".join(sandbox.diff(paths, operation=one.number, colour=colour) for one in session.operations)
+    else:
+        wanted = None if operation is None else operation_word(operation)
+        text = sandbox.diff(paths, run=arguments.value("--run"), operation=wanted, colour=colour)
+    if not text and given in (None, "--run"):
         _check_paths(arguments.words)
     if as_json:
         print_json({"sandbox": sandbox.name, "diff": text})

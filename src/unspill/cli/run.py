@@ -78,6 +78,7 @@ _ENV = Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an en
 _NOT_DETACHED = ("--stdin", "--explain", "--events", "--unsandboxed", "--alone")
 _MORE = ("--network", "--allow-host", "--readable", "--reveal", "--root")
 _FOLLOWED_S = 5.0
+_SESSION = Option(name="--session", metavar="NAME", help="the session it belongs to: see `unspill sessions`")
 _QUIET = Option(name="--quiet", short="-q", help="print no summary")
 _PORTS = (
     Option(
@@ -112,6 +113,7 @@ _PORTS = (
     _ASK,
     EVENTS,
     Option(name="--explain", help="describe the sandbox, and run nothing"),
+    _SESSION,
     _QUIET,
     positional="-- COMMAND [ARGUMENT ...]",
     takes_command=True,
@@ -138,6 +140,7 @@ def run(arguments: Arguments) -> int:
     *_PERMISSIONS,
     _ASK,
     EVENTS,
+    _SESSION,
     _QUIET,
     positional="[NAME]",
     most=1,
@@ -279,7 +282,8 @@ def _find_terminal(arguments: Arguments, sandbox: Sandbox, streams: TerminalOutp
 
 def _open(arguments: Arguments, approver: _Approver | None) -> Sandbox:
     try:
-        return open_sandbox(arguments, may_fork=True, approver=approver)
+        session = arguments.value("--session") or ""
+        return open_sandbox(arguments, may_fork=True, approver=approver, session=session)
     except HostError as error:
         if arguments.flag("--unsandboxed"):
             error.add_note(_UNSANDBOXED)

@@ -235,14 +235,11 @@ def _plan(name: str, mode: str, receipt: Receipt, *, is_trusted: bool) -> list[P
 
 
 def _means(name: str, base: Callable[[str], str | None], *, is_trusted: bool) -> SetupMeans:
-    hook, session = hook_groups(name) if name in AGENTS else ({}, {})
     program, *words = own_words()
     return SetupMeans(
         home=os.fsdecode(find_own_locations().home),
         environ=os.environ,
-        hook=hook,
-        session=session,
-        event=AGENTS[name].event if name in AGENTS else "",
+        hooks=hook_groups(name) if name in AGENTS else (),
         server={"command": program, "args": [*words, "mcp"]},
         unspill=" ".join(map(quote, own_words())),
         read=base,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded changes of the live tree or of what is held: apply, discard, undo, redo, restore; and their steps.
+"""Recorded changes of the live tree or of what is held: apply, discard, undo, redo, restore, edit; and their steps.
 
 A step is complete in itself: what must be there before, what is there afterwards, where the displaced entry lies.
 So whether it was done can be told from the tree alone, at any moment, and each step has an exact inverse.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unspill.model.run import RunId
 
     OperationId = NewType("OperationId", str)
-    OperationKind = Literal["apply", "discard", "undo", "redo", "restore"]
+    OperationKind = Literal["apply", "discard", "undo", "redo", "restore", "edit"]
     Ending = Literal["done", "rolled back"]
     Action = Literal["put", "take", "set_metadata"]
     Why = Literal["conflict", "held", "refused", "stale", "earlier"]
@@ -58,7 +58,8 @@ class Step(Record):
 
     `place` is relative to the directory of operations, or to the staging directory in the root where `staged` (then
     `kept` is where the copy of what was displaced lies for good, and `digest` that of its content). `says` is a digest
-    of what a put index of git says. Steps of one `group` are done all or none.
+    of what a put index of git says. Steps of one `group` are done all or none. Where another program made the change,
+    what lies at `place` is a copy, and `copied` is the inode of what it is a copy of.
     """
 
     root: int
@@ -74,6 +75,7 @@ class Step(Record):
     kept: bytes = b""
     digest: bytes = b""
     says: bytes = b""
+    copied: int = 0
 
     @property
     def backup(self) -> bytes:
@@ -158,7 +160,7 @@ class Operation(Record):
     entries lie: itself, or for undo and redo the one that was first. `marks` has one moment per root that all of its
     own changes precede. `changed` counts paths, but for those of which only the times changed; `paths` names them,
     absolute, and `flagged` are applied paths that run when somebody builds, tests or pushes, and why. Both are told to
-    whoever asked; the journal keeps the second.
+    whoever asked; the journal keeps the second. `session` is that of the agent that asked for it, empty for none.
     """
 
     id: OperationId
@@ -179,3 +181,4 @@ class Operation(Record):
     notes: tuple[str, ...] = ()
     flagged: tuple[tuple[bytes, str], ...] = ()
     paths: tuple[bytes, ...] = ()
+    session: str = ""

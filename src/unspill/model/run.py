@@ -50,7 +50,8 @@ KEPT_COMMAND_BYTES = 16 * 1024
 class Run(Record):
     """The record of one run, as the store keeps it. Of a long command `argv` is the beginning; the rest is counted.
 
-    `shared_with` are the numbers of other runs that wrote to the same layers, in a live sandbox.
+    `shared_with` are the numbers of other runs that wrote to the same layers, in a live sandbox. `session` is that of
+    the agent that asked for it, empty for none.
     """
 
     id: RunId
@@ -68,6 +69,7 @@ class Run(Record):
     sandboxed: bool = True
     argv_left_out: int = 0
     shared_with: tuple[int, ...] = ()
+    session: str = ""
 
 
 class Exited(Record):

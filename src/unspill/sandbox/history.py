@@ -212,8 +212,8 @@ def undo_operation(
         SandboxUnavailable: the caller gave up; nothing was changed.
     """
     end_interrupted(project.store)
-    done = _done(project)
-    reversed_by = _reversals(done)
+    done = done_in(project)
+    reversed_by = reversals_of(done)
     if operation is None:
         # What only changed times is undone when it is named, but nobody means it by "the last"
         wanted = next((one for one in done if one.kind != "undo" and one.changed and one.id not in reversed_by), None)
@@ -232,8 +232,8 @@ def redo_operation(project: Project, operation: str | int | None, asked_by: str)
         UsageError: there is nothing to do again.
     """
     end_interrupted(project.store)
-    done = _done(project)
-    reversed_by = _reversals(done)
+    done = done_in(project)
+    reversed_by = reversals_of(done)
     if operation is None:
         wanted = next((one for one in done if one.kind == "undo" and one.id not in reversed_by), None)
         if wanted is None:
@@ -261,12 +261,12 @@ def with_steps(project: Project, operation: Operation) -> tuple[Operation, tuple
     return operation.replace(flagged=journal.end.operation.flagged), steps
 
 
-def _done(project: Project) -> list[Operation]:
+def done_in(project: Project) -> list[Operation]:
     """Return the operations of the project that were done, the youngest first."""
     return [one for one in project.store.operations.latest(project.path, _ALL) if one.ending == "done"]
 
 
-def _reversals(done: Sequence[Operation]) -> dict[OperationId, Operation]:
+def reversals_of(done: Sequence[Operation]) -> dict[OperationId, Operation]:
     """Return, by operation, what took it back and was not itself taken back."""
     found: dict[OperationId, Operation] = {}
     gone: set[OperationId] = set()

@@ -365,7 +365,8 @@ def _start(sandbox: Sandbox, lock: int) -> KeeperLink:
         project = os.fsdecode(sandbox.project) if sandbox._project.roots else None
         # Root is asked whether it may run at all, and nobody would hear that question
         is_asked = os.getuid() != 0 and sandbox.policy.permissions.approver != "deny"
-        link.ask("open", project=project, name=sandbox.name, id=sandbox.id, asks=is_asked)
+        session = sandbox._project.store.transaction.session
+        link.ask("open", project=project, name=sandbox.name, id=sandbox.id, asks=is_asked, session=session)
     except BaseException:
         link.close()
         raise
@@ -997,7 +998,9 @@ def main() -> None:
         return
     words = found[0]
     try:
-        sandbox = Sandbox(words["project"], name=words["name"], approver="queue" if words["asks"] else None)
+        project, name, session = words["project"], words["name"], words["session"]
+        # That of whoever started it: what runs beside each other in one sandbox can't be told apart
+        sandbox = Sandbox(project, name=name, approver="queue" if words["asks"] else None, session=session)
         if sandbox.id != words["id"]:
             raise SandboxUnavailable("the keeper has opened another sandbox", remedy="Check UNSPILL_STATE_DIR.")
         keeper = Keeper(sandbox, lock)

@@ -68,6 +68,7 @@ else:
 
 
 _NAME_LENGTH = 64
+_LONGEST_SESSION = 200
 _MARKS = (b".git", b".unspill.toml", b".hg", b".jj")
 
 PROJECT_FILE = b".unspill.toml"
@@ -286,6 +287,17 @@ def check_name(name: str) -> None:
     """
     if not name or len(name) > _NAME_LENGTH or not name.isprintable() or "/" in name:
         raise UsageError(f"not a name for a sandbox: {name!r}", remedy="Use up to 64 printable characters, no slash.")
+
+
+def check_session(session: str) -> str:
+    """Return the name of a session.
+
+    Raises:
+        UsageError: it can't be one.
+    """
+    if len(session) > _LONGEST_SESSION or not session.isprintable() or session.startswith("-"):
+        raise UsageError(f"the name of the session must have at most {_LONGEST_SESSION} printable characters")
+    return session
 
 
 def load_policy(locations: Locations, project: bytes | None, given: Policy | None) -> Policy:

@@ -47,6 +47,7 @@ from unspill.sandbox.project import (
     check_approver,
     check_name,
     check_run,
+    check_session,
     check_stdin,
     open_project,
     read_policy,
@@ -82,12 +83,13 @@ if TYPE_CHECKING:
     from unspill.permissions.broker import Broker
     from unspill.runner import aio
     from unspill.runner.watch import AttachedTerminal
-    from unspill.sandbox import apply, history, live, permits, review, upkeep
+    from unspill.sandbox import apply, history, live, permits, review, sessions, upkeep
     from unspill.sandbox.history import Backup
     from unspill.sandbox.planning import Command, RunSpec
     from unspill.sandbox.ports import WantedPorts
     from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import OnChange, RunResult
+    from unspill.sandbox.sessions import Session
     from unspill.sandbox.upkeep import Playground
     from unspill.store.operations import FileRow
 
@@ -99,6 +101,7 @@ else:
     live = lazy_module("unspill.sandbox.live")  # lazy: live sandboxes
     permits = lazy_module("unspill.sandbox.permits")  # lazy: approvals
     review = lazy_module("unspill.sandbox.review")  # lazy: diff
+    sessions = lazy_module("unspill.sandbox.sessions")  # lazy: history
     upkeep = lazy_module("unspill.sandbox.upkeep")  # lazy: upkeep
     aio = lazy_module("unspill.runner.aio")  # lazy: async
 
@@ -292,6 +295,14 @@ class Looking:
         """Return the named backups of a file, the newest first."""
         return history.backups_of(self._project.store, file)
 
+    def sessions(self) -> tuple[Session, ...]:
+        """Return the sessions of agents in this project, the newest last."""
+        return sessions.list_sessions(self._project)
+
+    def find_session(self, session: str | None = None) -> Session:
+        """Return one of them by its name or the beginning of it, by default the one that did something last."""
+        return sessions.find_session(self._project, session)
+
     def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
         """Return the latest runs, the youngest first."""
         return self._project.store.runs.latest(self._project.row.id, limit)
@@ -353,6 +364,7 @@ class Sandbox(Looking):
         approver: Who = None,
         may_fork: bool = False,
         on_change: OnChange | None = None,
+        session: str = "",
     ) -> None:
         """Open a sandbox; nothing runs yet.
 
@@ -367,6 +379,7 @@ class Sandbox(Looking):
             on_change: Called once with each operation of this object that changed the project, when it has ended. Its
                 `kind` is `apply`, `undo`, `redo` or `restore`; its `paths` are what it changed. What the callback
                 raises becomes a warning of the run, or a note of the operation. It must not use this sandbox.
+            session: What all that is done by this object belongs to, so that it can be undone at once.
 
         Raises:
             UsageError: an argument or a setting is wrong.
@@ -384,6 +397,7 @@ class Sandbox(Looking):
         check_approver(approver)
         permit_root = None if approver is None else self._permit_root
         self._project = open_project(project, name, policy, permit_root)
+        self._project.store.transaction.session = check_session(session)
         self._recovered = sweep_once(self._project.store, self._project.means.facts)
         if self._recovered:
             for operation in self._recovered:
@@ -595,6 +609,42 @@ class Sandbox(Looking):
             SandboxUnavailable: `cancel_fd` became readable before it was begun; nothing was changed.
         """
         return self._operate(lambda: history.undo_operation(self._project, operation, asked_by, cancel_fd))
+
+    def undo_session(
+        self, session: str | None = None, *, to: int | None = None, asked_by: str = "person"
+    ) -> tuple[Operation, ...]:
+        """Undo what a session changed, by default the last one; with `to`, what it changed after that operation.
+
+        Returns:
+            What was done, the newest first; what others have changed since is left, and named in `left`.
+
+        Raises:
+            UsageError: there is no such session, or nothing to undo.
+        """
+        apply.preload(self._project.roots)
+        done = sessions.undo_session(self._project, session, to, asked_by)
+        return tuple(record_operation(self._project.store, one, self._on_change) for one in done)
+
+    def note_edit(self, call: str, paths: Sequence[bytes]) -> None:
+        """Remember what is at some paths before another program changes them; `call` names that change.
+
+        Raises:
+            UsageError: something can't be read.
+        """
+        sessions.note_files(self._project, call, paths)
+
+    def record_edit(self, call: str, *, asked_by: str) -> Operation | None:
+        """Record as an operation what that program has changed there; None where that is nothing.
+
+        Raises:
+            ApplyFailed: it can't be recorded.
+        """
+        operation = sessions.record_files(self._project, call, asked_by)
+        return None if operation is None else record_operation(self._project.store, operation, self._on_change)
+
+    def add_prompt(self, text: str) -> None:
+        """Remember what the person asked for in this session: a point to go back to."""
+        self._project.store.sessions.add_prompt(self._project.path, text)
 
     def redo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
         """Do again what an undo took back.

@@ -36,14 +36,12 @@ class Edit(Record):
 class SetupMeans(Record):
     """What settings are made of: the hook and the server of this unspill, and where the person keeps settings.
 
-    `hook` and `session` are groups of hooks: before each command, and at the beginning of a session.
+    `hooks` are groups of hooks with their events; the first one seals commands.
     """
 
     home: str
     environ: Mapping[str, str]
-    hook: dict[str, Any]
-    session: dict[str, Any]
-    event: str
+    hooks: tuple[tuple[str, dict[str, Any]], ...]
     server: dict[str, Any]
     # The words that start this unspill, and what is in a file without our settings, None where there is none
     unspill: str
@@ -102,10 +100,7 @@ def choose_mode(agent: SetupAgent, given: str | None) -> str:
 
 
 def _hooks(means: SetupMeans) -> tuple[Setting, ...]:
-    return (
-        Setting(path=("hooks", means.event), value=means.hook, is_item=True),
-        Setting(path=("hooks", "SessionStart"), value=means.session, is_item=True),
-    )
+    return tuple(Setting(path=("hooks", event), value=group, is_item=True) for event, group in means.hooks)
 
 
 def _excluded(*names: str, path: tuple[str, ...]) -> tuple[Setting, ...]:
@@ -156,7 +151,8 @@ def _codex_trust(hooks: Edit, means: SetupMeans) -> tuple[Setting, ...]:
         return ()
     whole = parse("json", merge("json", means.read(hooks.path) or "", hooks.settings))["hooks"]
     found = []
-    for setting, event in zip(hooks.settings, ("pre_tool_use", "session_start"), strict=True):
+    for setting in hooks.settings:
+        event = re.sub(r"(?<!^)(?=[A-Z])", "_", setting.path[-1]).lower()
         group = whole[setting.path[-1]].index(setting.value)
         digest = means.trust(setting.value.get("matcher"), setting.value["hooks"][0], event)
         key = f"{hooks.path}:{event}:{group}:0"

@@ -42,10 +42,12 @@ _inherited: list[sqlite3.Connection] = []
 class Database:
     """Statements and transactions on one database file."""
 
-    __slots__ = ("_depth", "_inode", "_lock", "_pid", "_sqlite", "path")
+    __slots__ = ("_depth", "_inode", "_lock", "_pid", "_sqlite", "path", "session")
 
     def __init__(self, path: bytes) -> None:
         self.path = path
+        # What is recorded through this connection belongs to it
+        self.session = ""
         self.reopen()
 
     def reopen(self) -> None:

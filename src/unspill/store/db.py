@@ -48,7 +48,7 @@ from unspill.store.migrations import (
     refuse_foreign,
     refuse_newer,
 )
-from unspill.store.operations import FileTable, OperationTable
+from unspill.store.operations import FileTable, OperationTable, SessionTable
 from unspill.store.runs import RunTable, TrafficTable
 
 TYPE_CHECKING = False
@@ -63,7 +63,7 @@ else:
 
 PARTS = (
     *(b"layers", b"work", b"runs", b"locks", b"copies", b"operations", b"pending", b"masks", b"bases", b"audit"),
-    *(b"empty", b"skeletons"),
+    *(b"empty", b"skeletons", b"edits"),
 )
 
 
@@ -233,7 +233,7 @@ class Store:
 
     __slots__ = (
         *("caches", "durable", "facts", "files", "layers", "marks", "operations", "runs", "sandboxes"),
-        *("state", "traffic", "transaction"),
+        *("sessions", "state", "traffic", "transaction"),
     )
 
     def __init__(self, state: bytes, db: Database) -> None:
@@ -248,6 +248,7 @@ class Store:
         self.traffic = TrafficTable(db)
         self.operations = OperationTable(db)
         self.files = FileTable(db)
+        self.sessions = SessionTable(db)
         self.facts = FactTable(db)
 
     # A run that needs no permission must not pay for the module of these three

@@ -387,6 +387,23 @@ def m021_ports(db: Database) -> None:
     db.change("ALTER TABLE traffic ADD COLUMN ports TEXT NOT NULL DEFAULT '[]'")
 
 
+def m022_sessions(db: Database) -> None:
+    """Say to which session of an agent a run and an operation belong, and keep what the person asked for in it."""
+    db.change("ALTER TABLE runs ADD COLUMN session TEXT NOT NULL DEFAULT ''")
+    db.change("ALTER TABLE operations ADD COLUMN session TEXT NOT NULL DEFAULT ''")
+    db.change("""
+        CREATE TABLE prompts (
+            seq INTEGER PRIMARY KEY,
+            project BLOB NOT NULL,
+            session TEXT NOT NULL,
+            at_ns INTEGER NOT NULL,
+            text TEXT NOT NULL
+        )
+    """)
+    db.change("CREATE INDEX operations_of_session ON operations (project, session) WHERE session != ''")
+    db.change("CREATE INDEX runs_of_session ON runs (sandbox, session) WHERE session != ''")
+
+
 MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m001_sandboxes,
     m002_runs,
@@ -409,4 +426,5 @@ MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m019_argv_left_out,
     m020_span,
     m021_ports,
+    m022_sessions,
 )

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of operations, of the files that they have touched, and of the names of their backups.
+"""The tables of operations, of sessions, of the files that operations have touched, and of the names of their backups.
 
 An operation's steps are in its journal, never here; of the paths that it left alone the row keeps the first 1,000.
 Files and backups are a projection of the journals: losing them loses names, never content.
 """
 
 from __future__ import annotations
+
+import time
 
 from unspill.errors import StoreDamaged
 from unspill.model.operation import Entry, Operation, OperationId, Skipped
@@ -33,13 +35,14 @@ if TYPE_CHECKING:
 
 
 KEPT_LEFTS = 1000
-KINDS: tuple[OperationKind, ...] = ("apply", "discard", "undo", "redo", "restore")
+KEPT_PROMPT = 4000
+KINDS: tuple[OperationKind, ...] = ("apply", "discard", "undo", "redo", "restore", "edit")
 ENDINGS: tuple[Ending, ...] = ("done", "rolled back")
 WHYS: tuple[Why, ...] = ("conflict", "held", "refused", "stale", "earlier")
 ENTRY_KINDS: tuple[EntryKind, ...] = ("file", "dir", "symlink", "special")
 _OPERATION = (
     "id, number, kind, sandbox, project, at_ns, asked_by, ending, reverses, origin, changed,"
-    " roots, runs, marks, notes, lefts"
+    " roots, runs, marks, notes, lefts, session"
 )
 _FILE = "id, project, root, path, last_modified, is_deleted, last_approved_copy_path"
 _BACKUP = "name, file, operation, place, recorded_ns, kind, mode, inode, size, mtime_ns, digest"
@@ -69,7 +72,7 @@ class OperationTable(Table):
                 return found
             if self.find_number(operation.project, operation.number) is not None:
                 operation = operation.replace(number=self.next_number(operation.project))
-            sql = f"INSERT INTO operations ({_OPERATION}) VALUES ({', '.join('?' * 16)})"
+            sql = f"INSERT INTO operations ({_OPERATION}) VALUES ({', '.join('?' * 17)})"
             self._db.change(sql, _to_cells(operation))
             self._db.change("UPDATE operations SET kept_bytes = NULL WHERE id = ?", (operation.origin,))
             self._db.change(
@@ -100,6 +103,11 @@ class OperationTable(Table):
         where = "project = ? AND number > ? AND ending = 'done'"
         sql = f"SELECT {_OPERATION} FROM operations WHERE {where} ORDER BY number"
         return tuple(map(_to_operation, self._db.rows(sql, (project, number))))
+
+    def has_later_edits(self, project: bytes, number: int) -> bool:
+        """Tell whether another program has changed files of a project since that number, and was recorded."""
+        sql = "SELECT 1 FROM operations WHERE project = ? AND number >= ? AND kind = 'edit' LIMIT 1"
+        return bool(self._db.rows(sql, (project, number)))
 
     def rolled_back(self, project: bytes) -> tuple[Operation, ...]:
         """Return a project's operations that were taken back because they did not reach their end, the oldest first."""
@@ -138,6 +146,47 @@ class OperationTable(Table):
     def remove(self, operations: Iterable[OperationId]) -> None:
         """Forget operations; their numbers are not given again."""
         self._db.change_each("DELETE FROM operations WHERE id = ?", [(operation,) for operation in operations])
+
+
+class PromptRow(Record):
+    """What a person asked an agent for in a session."""
+
+    session: str
+    at_ns: int
+    text: str
+
+
+class SessionTable(Table):
+    """Sessions of agents by project and name: they are what runs, operations and prompts have in common."""
+
+    __slots__ = ()
+
+    def add_prompt(self, project: bytes, text: str) -> None:
+        """Keep what the person asked for in the session of this connection."""
+        cells: tuple[Cell, ...] = (project, self._db.session, time.time_ns(), to_text(text[:KEPT_PROMPT]))
+        self._db.change("INSERT INTO prompts (project, session, at_ns, text) VALUES (?, ?, ?, ?)", cells)
+
+    def prompts(self, project: bytes, session: str) -> tuple[PromptRow, ...]:
+        """Return what was asked for in a session, the oldest first."""
+        sql = "SELECT session, at_ns, text FROM prompts WHERE project = ? AND session = ? ORDER BY seq"
+        rows = self._db.rows(sql, (project, session))
+        return tuple(PromptRow(session=as_text(name), at_ns=as_int(at), text=as_text(text)) for name, at, text in rows)
+
+    def times(self, project: bytes) -> dict[str, tuple[int, int]]:
+        """Return when each session of a project began and when it did something last."""
+        rows = self._db.rows(
+            "SELECT session, min(at), max(at) FROM ("
+            "SELECT session, at_ns AS at FROM operations WHERE project = ?1 AND session != ''"
+            " UNION ALL SELECT session, at_ns FROM prompts WHERE project = ?1"
+            " UNION ALL SELECT session, started_ns FROM runs WHERE session != '' AND sandbox IN"
+            " (SELECT id FROM sandboxes WHERE project = ?1)) GROUP BY session ORDER BY 2",
+            (project,),
+        )
+        return {as_text(name): (as_int(begun), as_int(last)) for name, begun, last in rows}
+
+    def remove_before(self, moment_ns: int) -> None:
+        """Forget what was asked for before a moment."""
+        self._db.change("DELETE FROM prompts WHERE at_ns < ?", (moment_ns,))
 
 
 class FileRow(Record):
@@ -260,6 +309,7 @@ def _to_cells(operation: Operation) -> tuple[Cell, ...]:
         " ".join(map(str, operation.marks)),
         "\0".join(map(_to_line, notes)),
         b"\0".join(map(_to_blob, operation.left[:KEPT_LEFTS])),
+        operation.session,
     )
 
 
@@ -274,7 +324,7 @@ def _to_blob(left: Skipped) -> bytes:
 
 def _to_operation(row: Row) -> Operation:
     identity, number, kind, sandbox, project, at_ns, asked_by, ending, reverses, origin, changed, *rest = row
-    roots, runs, marks, notes, lefts = rest
+    roots, runs, marks, notes, lefts, session = rest
     return Operation(
         id=OperationId(as_id(identity)),
         number=as_int(number),
@@ -292,6 +342,7 @@ def _to_operation(row: Row) -> Operation:
         changed=as_int(changed),
         left=_to_lefts(as_blob(lefts)),
         notes=tuple(as_text(notes).split("\0")) if notes else (),
+        session=as_text(session),
     )
 
 

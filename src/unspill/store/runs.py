@@ -79,7 +79,7 @@ LIMIT_NAMES: tuple[LimitName, ...] = (
 _COLUMNS = (
     "id, sandbox, number, started_ns, ended_ns, outcome, outcome_number, outcome_text, outcome_remedy,"
     " changed, held, cwd, argv, stdout_left_out, stdout_file, stderr_left_out, stderr_file,"
-    " stdout_head, stdout_tail, stderr_head, stderr_tail, sandboxed, argv_left_out, span"
+    " stdout_head, stdout_tail, stderr_head, stderr_tail, sandboxed, argv_left_out, span, session"
 )
 _OWNED = (
     "id, owner_pid, owner_started, owner_boot, owner_pids, started_ns, sandbox, after_cancel, layer_bytes,"
@@ -145,12 +145,12 @@ class RunTable(Table):
             number = 1 if highest is None else as_int(highest) + 1
             self._db.change(
                 "INSERT INTO runs (id, sandbox, number, owner_pid, owner_started, owner_boot, owner_pids,"
-                " started_ns, cwd, argv, argv_left_out, after_cancel, layer_bytes, layer_entries)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " started_ns, cwd, argv, argv_left_out, after_cancel, layer_bytes, layer_entries, session)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(identity, sandbox, number),
                     *(owner.pid, owner.started, owner.boot, to_signed(owner.pids)),
-                    *(started_ns, cwd, kept, left_out, after_cancel, layer_bytes, layer_entries),
+                    *(started_ns, cwd, kept, left_out, after_cancel, layer_bytes, layer_entries, self._db.session),
                 ),
             )
         return Run(
@@ -165,6 +165,7 @@ class RunTable(Table):
             stdout=Output(),
             stderr=Output(),
             argv_left_out=left_out,
+            session=self._db.session,
         )
 
     def mark_unsandboxed(self, run: Run) -> Run:
@@ -204,6 +205,14 @@ class RunTable(Table):
         others = " AND substr(argv, 1, ?) != ?" * (len(cells) // 2)
         sql = f"SELECT {_COLUMNS} FROM runs WHERE sandbox = ?{others} ORDER BY number DESC LIMIT ?"
         return tuple(map(_to_run, self._db.rows(sql, (sandbox, *cells, count))))
+
+    def of_session(self, project: bytes, session: str) -> tuple[Run, ...]:
+        """Return the runs of a session in all sandboxes of a project, the oldest first."""
+        sql = (
+            f"SELECT {_COLUMNS} FROM runs WHERE session = ? AND sandbox IN (SELECT id FROM sandboxes WHERE project = ?)"
+            " ORDER BY started_ns"
+        )
+        return tuple(map(_to_run, self._db.rows(sql, (session, project))))
 
     def count(self, sandbox: SandboxId, beginning: bytes) -> int:
         """Return how many runs of a sandbox there are whose words, with NUL between them, begin like this."""
@@ -397,6 +406,7 @@ def _to_run(row: Row) -> Run:
         sandboxed=bool(as_int(rest[16])),
         argv_left_out=as_int(rest[17]),
         shared_with=tuple(found for word in as_text(rest[18]).split() if (found := int(word)) != as_int(number)),
+        session=as_text(rest[19]),
     )
 
 

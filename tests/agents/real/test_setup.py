@@ -416,7 +416,7 @@ def test_the_plug_in_of_claude_code_seals_it(tmp_path: Path) -> None:
         trial = Trial(tmp_path, replace_field(AGENTS["claude-code"], begin=begin), model, canary)
         trial.play("plain")
         found = facts_of(trial)
-    assert (found["key seen"], found["network reached"], found["steps"]) == (False, False, True), model.results
+    assert (found["key seen"], found["network reached"], found["end seen"]) == (False, False, True), model.results
     assert "run sealed by unspill" in "".join(model.requests)
 
 

@@ -55,6 +55,10 @@ def test_an_agent_is_sealed_and_what_it_did_is_undone(
     told = done.stdout[-3000:], done.stderr[-3000:], model.results
     expected = EDITED if agent.is_editor else DONE
     assert facts_of(trial) == {**expected, "key seen": False, "network reached": False}, told
+    if mode == "mcp":
+        # Whichever half of a result this client shows its model
+        assert "(applied to the project as operation 1)" in "".join(model.results)
+        assert not model.tools & set(agent.shell("").names), "its own shell is still there"
     after = trial.tree()
     assert after["notes.md"][1].endswith(b"delta\n")
     trial.undo_everything()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -157,7 +158,11 @@ class Trial:
 
     def play(self, mode: str) -> subprocess.CompletedProcess[str]:
         """Have the agent do what the model says, until it ends."""
-        self.model.script = self.script(mode)
+        return self.play_script(mode, self.script(mode))
+
+    def play_script(self, mode: str, script: tuple[Turn, ...]) -> subprocess.CompletedProcess[str]:
+        """Have the agent do what a script says, until it ends."""
+        self.model.script = script
         begun = self.agent.begin(self, mode)
         words = begun.words
         if mode == "wrap":
@@ -266,7 +271,7 @@ def begin_codex(trial: Trial, mode: str) -> Begun:
     lines = [
         'model = "gpt-5.5"',
         'model_provider = "scripted"',
-        'sandbox_mode = "danger-full-access"',
+        f'sandbox_mode = "{"read-only" if mode == "mcp" else "danger-full-access"}"',
         'approval_policy = "never"',
         "[model_providers.scripted]",
         'name = "scripted"',
@@ -281,14 +286,18 @@ def begin_codex(trial: Trial, mode: str) -> Begun:
     if mode == "mcp":
         server = trial.settings("mcp")["mcpServers"]["unspill"]
         lines += ["[mcp_servers.unspill]", f"command = {json.dumps(server['command'])}"]
-        lines += [f"args = {json.dumps(server['args'])}"]
+        lines += [f"args = {json.dumps(server['args'])}", "supports_parallel_tool_calls = true"]
+        lines += ['default_tools_approval_mode = "approve"']
+        lines += ["[features]", "shell_tool = false"]
     if mode == "hook":
         hooks = trial.settings("hook", "codex")
         (place / "hooks.json").write_text(json.dumps(hooks))
-        group = hooks["hooks"]["PreToolUse"][0]
-        # What Codex writes down when a person trusts it: another digest, and it would skip the hook
-        lines += [f'[hooks.state."{place}/hooks.json:pre_tool_use:0:0"]']
-        lines += [f'trusted_hash = "{trust_hash(group["matcher"], group["hooks"][0])}"']
+        # What Codex writes down when a person trusts them: another digest, and it would skip a hook
+        for event, groups in hooks["hooks"].items():
+            name = re.sub(r"(?<!^)(?=[A-Z])", "_", event).lower()
+            for number, group in enumerate(groups):
+                lines += [f'[hooks.state."{place}/hooks.json:{name}:{number}:0"]']
+                lines += [f'trusted_hash = "{trust_hash(group.get("matcher"), group["hooks"][0], name)}"']
     (place / "config.toml").write_text("\n".join(lines) + "\n")
     words = [str(trial.agent.program), "exec", "--json", "--skip-git-repo-check", "do it"]
     return Begun(words, {"SCRIPTED_KEY": "sk-fake"})
@@ -367,9 +376,13 @@ def begin_continue(trial: Trial, mode: str) -> Begun:
         lines += [f"    args: {json.dumps(server['args'])}"]
     config = trial.home / "config.yaml"
     config.write_text("\n".join(lines) + "\n")
-    words = [str(trial.agent.program), "-p", "--config", str(config), "--auto"]
+    words = [str(trial.agent.program), "-p", "--config", str(config)]
     if mode == "mcp":
-        words += ["--exclude", "Bash", "--exclude", "Write", "--exclude", "Edit"]
+        # With `--auto` it has all tools, whatever is excluded
+        own = ("Bash", "Write", "Edit", "MultiEdit")
+        words += [word for tool in own for word in ("--exclude", tool)] + ["--allow", "*"]
+    else:
+        words += ["--auto"]
     return Begun([*words, "do it"], {"CONTINUE_TELEMETRY_ENABLED": "0"})
 
 

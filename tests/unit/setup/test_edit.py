@@ -31,9 +31,11 @@ def edits_for(name: str, mode: str, number: int) -> list[tuple[Edit, str]]:
     means = SetupMeans(
         home="/home/ann",
         environ={},
-        hook=HOOK,
-        session={"hooks": HOOK["hooks"]},
-        event="BeforeTool" if name == "gemini-cli" else "PreToolUse",
+        hooks=(
+            ("BeforeTool" if name == "gemini-cli" else "PreToolUse", HOOK),
+            ("BeforeTool" if name == "gemini-cli" else "PreToolUse", {**HOOK, "matcher": "^(Edit|Write)$"}),
+            ("SessionStart", {"hooks": HOOK["hooks"]}),
+        ),
         server={"command": "/opt/un spill/bin/unspill", "args": ["mcp"]},
         unspill="unspill",
         read=lambda path: files.get(os.path.basename(path)),

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 PART = 128 * 1024
 _SCHEME = "unspill"
+# Claude Code would otherwise keep tools back until a model searches for them
+_ALWAYS = {"anthropic/alwaysLoad": True}
 _PROJECT = "project"
 _STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
 _PLAIN = "text/plain"
@@ -119,6 +121,7 @@ class Projects:
                 destructive_hint=not first.is_read_only,
                 open_world_hint=first.name == "run" and any(map(_has_world, self._named.values())),
             ),
+            _meta=_ALWAYS,
         )
 
     def _with_project(self, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sessions of coding agents: what one did in a project, from its first command to its last edit, and its undo.
+
+A session has the name that its agent gave it, or whoever started it. Runs, operations and what the person asked for
+carry it. An undo takes its operations back one by one, the newest first; what others have done in between stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from unspill.apply.edits import note_edit, record_edit
+from unspill.errors import ApplyFailed, UsageError
+from unspill.record import Record
+from unspill.sandbox.history import done_in, reversals_of, undo_operation
+from unspill.sandbox.scan import end_interrupted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unspill.model.operation import Operation
+    from unspill.model.run import Run
+    from unspill.sandbox.project import Project
+    from unspill.store.operations import PromptRow
+
+_SEE = "See `unspill sessions`."
+
+
+class Session(Record):
+    """One session: when it began and did something last, and what of it is on record.
+
+    `operations` are those that changed the project, the oldest first; `undone` are the numbers of those that were
+    undone since.
+    """
+
+    name: str
+    begun_ns: int
+    last_ns: int
+    runs: tuple[Run, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    prompts: tuple[PromptRow, ...] = ()
+    undone: tuple[int, ...] = ()
+
+    def point(self, prompt: PromptRow) -> int:
+        """Return the number of the last operation before a prompt: where to go back to; 0 for before the session."""
+        return max((one.number for one in self.operations if one.at_ns < prompt.at_ns), default=0)
+
+
+def list_sessions(project: Project) -> tuple[Session, ...]:
+    """Return the sessions of a project, the newest last."""
+    return tuple(
+        _load(project, name, begun, last) for name, (begun, last) in project.store.sessions.times(project.path).items()
+    )
+
+
+def find_session(project: Project, word: str | None = None) -> Session:
+    """Return a session by its name or the beginning of it, by default the one that did something last.
+
+    Raises:
+        UsageError: there is none, or more than one begins so.
+    """
+    times = project.store.sessions.times(project.path)
+    if word is None:
+        if not times:
+            raise UsageError("this project has no session", remedy="Agents that call `unspill hook` have one.")
+        names = [max(times, key=lambda name: times[name][1])]
+    else:
+        names = [name for name in times if name == word] or [name for name in times if name.startswith(word)]
+    if len(names) != 1:
+        why = "no such session" if not names else "more than one session begins so"
+        raise UsageError(f"{why}: {word}", remedy=_SEE)
+    return _load(project, names[0], *times[names[0]])
+
+
+def undo_session(project: Project, word: str | None, to: int | None, asked_by: str) -> tuple[Operation, ...]:
+    """Undo what a session changed, or what it changed after operation `to`; return what was done, the newest first.
+
+    By default it is the last one of which something can be undone. What somebody else has changed since is left, and
+    named by the operation that left it.
+
+    Raises:
+        UsageError: there is no such session, or nothing to undo.
+    """
+    end_interrupted(project.store)
+    session = find_session(project, word) if word is not None else _last_changed(project)
+    wanted = [one for one in session.operations if one.number not in session.undone and one.number > (to or 0)]
+    if to is not None and to not in {0, *(one.number for one in session.operations)}:
+        raise UsageError(f"op {to} is none of session {session.name}", remedy="See `unspill show --session`.")
+    if not wanted:
+        raise UsageError("there is nothing to undo", remedy="See `unspill show --session`.")
+    return tuple(undo_operation(project, one.number, asked_by) for one in reversed(wanted))
+
+
+def _last_changed(project: Project) -> Session:
+    """Return the session that did something last, of those that changed something which is not undone."""
+    every = sorted(list_sessions(project), key=lambda session: session.last_ns, reverse=True)
+    changed = (session for session in every if len(session.undone) < len(session.operations))
+    return next(changed, None) or find_session(project)
+
+
+def note_files(project: Project, call: str, paths: Sequence[bytes]) -> None:
+    """Remember what is at some paths before a tool of an agent changes them; `call` names that call of it.
+
+    Raises:
+        UsageError: something can't be read.
+    """
+    try:
+        note_edit(project.store.state, _key(project, call), project.roots, [_real(path) for path in paths])
+    except OSError as error:
+        raise UsageError(f"unspill can't keep what is there before the edit: {error.strerror}") from error
+
+
+def record_files(project: Project, call: str, asked_by: str) -> Operation | None:
+    """Record what that call has changed; None where that is nothing.
+
+    Raises:
+        ApplyFailed: it can't be recorded.
+        ProjectBusy: an operation on the project is under way.
+    """
+    try:
+        return record_edit(project.store, project.row, _key(project, call), asked_by)
+    except OSError as error:
+        raise ApplyFailed(f"the edit can't be recorded: {error.strerror}") from error
+
+
+def _real(path: bytes) -> bytes:
+    """Return where an entry is: links above it are followed, it itself is not."""
+    above, name = os.path.split(path)
+    return os.path.join(os.path.realpath(above), name)
+
+
+def _key(project: Project, call: str) -> str:
+    whole = "\0".join((project.store.transaction.session, call)).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(whole).hexdigest()[:32]
+
+
+def _load(project: Project, name: str, begun_ns: int, last_ns: int) -> Session:
+    store, done = project.store, done_in(project)
+    runs = store.runs.of_session(project.path, name)
+    known = {run.id for run in runs}
+    # What the session held, and the person applied later, is its work too
+    operations = tuple(
+        one
+        for one in reversed(done)
+        if one.of is None and (one.session == name or (one.kind == "apply" and not known.isdisjoint(one.runs)))
+    )
+    undone = reversals_of(done)
+    return Session(
+        name=name,
+        begun_ns=begun_ns,
+        last_ns=last_ns,
+        runs=runs,
+        operations=operations,
+        prompts=store.sessions.prompts(project.path, name),
+        undone=tuple(one.number for one in operations if one.id in undone),
+    )

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of agents: commands and the agent's own edits, undone together or up to a step; others' edits stay."""
+
+import json
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Ground, run_cli
+from unspill import Sandbox
+from unspill.errors import UsageError
+from unspill.layers.trees import remove_tree
+from unspill.sandbox.upkeep import prune
+
+pytestmark = [pytest.mark.kernel, pytest.mark.any_bwrap]
+
+Tree = dict[str, tuple[str, int, int]]
+
+
+def tree_of(top: Path) -> Tree:
+    """Return what a project has: contents, modes, and times of files; directories by their modes."""
+    found: Tree = {}
+    for path in sorted(top.rglob("*")):
+        status = path.lstat()
+        is_dir = path.is_dir() and not path.is_symlink()
+        content = "" if is_dir else os.readlink(path) if path.is_symlink() else path.read_text()
+        found[str(path.relative_to(top))] = content, status.st_mode, 0 if is_dir else status.st_mtime_ns
+    return found
+
+
+class Agent:
+    """A coding agent with a shell that is sealed, and tools of its own that write as the person."""
+
+    def __init__(self, ground: Ground, session: str = "agent-1") -> None:
+        self.top = ground.project
+        self.sandbox = Sandbox(self.top, policy=ground.policy(after="apply"), session=session)
+        ground.opened.append(self.sandbox)
+        self._calls = 0
+
+    def edit(self, names: list[str], do: Callable[[], object]) -> None:
+        self._calls += 1
+        call = f"call {self._calls}"
+        self.sandbox.note_edit(call, [os.fsencode(self.top / name) for name in names])
+        do()
+        self.sandbox.record_edit(call, asked_by="agent, Edit")
+
+    def write(self, name: str, text: str, *, by_rename: bool = False) -> None:
+        path = self.top / name
+
+        def do() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not by_rename:
+                path.write_text(text)
+                return
+            new = path.with_name(".new")
+            new.write_text(text)
+            new.rename(path)
+
+        self.edit([name], do)
+
+    def delete(self, name: str) -> None:
+        self.edit([name], (self.top / name).unlink)
+
+    def run(self, command: str) -> None:
+        assert self.sandbox.run(command).ok
+
+
+@pytest.fixture(params=["one mount", "two mounts"])
+def agent(request: pytest.FixtureRequest, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    for name in ("a", "b", "c"):
+        ground.write(name, f"{name} before\n")
+    if request.param == "one mount":
+        yield Agent(ground)
+        return
+    state = tempfile.mkdtemp(dir="/dev/shm")
+    assert os.stat(state).st_dev != ground.project.stat().st_dev
+    monkeypatch.setenv("UNSPILL_STATE_DIR", state)
+    yield Agent(ground)
+    remove_tree(os.fsencode(state))
+
+
+STEPS: dict[str, Callable[[Agent, random.Random, str], None]] = {
+    "a command appends": lambda agent, chance, name: agent.run(f"echo {chance.random()} >> {name}"),
+    "a command replaces": lambda agent, chance, name: agent.run(
+        f"echo {chance.random()} > .new; chmod 755 .new; mv .new {name}"
+    ),
+    "a command deletes": lambda agent, _chance, name: agent.run(f"rm -f {name}"),
+    "a command makes a directory": lambda agent, _chance, name: agent.run(f"mkdir -p of-{name}; echo x > of-{name}/x"),
+    "an edit in place": lambda agent, chance, name: agent.write(name, f"{chance.random()}\n"),
+    "an edit by a rename": lambda agent, chance, name: agent.write(name, f"{chance.random()}\n", by_rename=True),
+    "a new file below": lambda agent, chance, name: agent.write(f"made-{name}/below/file", f"{chance.random()}\n"),
+    "a deletion": lambda agent, _chance, name: agent.delete(name) if (agent.top / name).exists() else None,
+    "two files at once": lambda agent, chance, name: agent.edit(
+        [name, "c"],
+        lambda: [(agent.top / one).write_text(f"{chance.random()}\n") for one in (name, "c")],
+    ),
+}
+
+
+def play(agent: Agent, seed: int, count: int) -> list[tuple[int, Tree]]:
+    """Play random steps; return the last operation and the tree after each of them that changed something."""
+    chance = random.Random(seed)
+    found: list[tuple[int, Tree]] = []
+    for _ in range(count):
+        STEPS[chance.choice(list(STEPS))](agent, chance, chance.choice("abc"))
+        last = agent.sandbox.operations(limit=1)
+        if last and (not found or found[-1][0] != last[0].number):
+            found.append((last[0].number, tree_of(agent.top)))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_session_is_undone_to_any_step_and_to_the_very_tree(agent: Agent, seed: int, full: bool) -> None:
+    before = tree_of(agent.top)
+    states = play(agent, seed, 40 if full else 16)
+    for number, tree in reversed(states[:-1]):
+        for operation in agent.sandbox.undo_session(to=number):
+            assert operation.left == ()
+        assert tree_of(agent.top) == tree
+    agent.sandbox.undo_session()
+    assert tree_of(agent.top) == before
+    with pytest.raises(UsageError, match="nothing to undo"):
+        agent.sandbox.undo_session()
+
+
+def test_without_a_record_of_edits_an_undo_is_in_conflict_with_them(agent: Agent) -> None:
+    """The control: the agent's own edits would count as the person's."""
+    agent.run("echo one > a")
+    (agent.top / "a").write_text("two\n")
+    agent.run("echo three > b")
+    operations = agent.sandbox.undo_session()
+    assert [left.path for operation in operations for left in operation.left] == [b"a"]
+    assert (agent.top / "a").read_text() == "two\n"
+
+
+def test_what_a_person_edits_in_between_stays(agent: Agent) -> None:
+    agent.run("echo one > a")
+    (agent.top / "b").write_text("mine\n")
+    agent.write("a", "two\n")
+    (agent.top / "new").write_text("mine too\n")
+    agent.write("c", "three\n")
+    # The same file, after the agent
+    (agent.top / "c").write_text("mine as well\n")
+    operations = agent.sandbox.undo_session()
+    assert [left.path for operation in operations for left in operation.left] == [b"c"]
+    found = {name: content for name, (content, _mode, _time) in tree_of(agent.top).items()}
+    assert found == {"a": "a before\n", "b": "mine\n", "c": "mine as well\n", "new": "mine too\n"}
+
+
+def test_what_a_person_edits_between_two_edits_of_the_agent_comes_back(agent: Agent) -> None:
+    agent.write("a", "one\n")
+    (agent.top / "a").write_text("mine\n")
+    agent.write("a", "two\n")
+    operations = agent.sandbox.undo_session()
+    # The first edit is no more what is there
+    assert [left.path for operation in operations for left in operation.left] == [b"a"]
+    assert (agent.top / "a").read_text() == "mine\n"
+
+
+def test_what_the_session_held_and_the_person_applied_is_undone_with_it(agent: Agent, ground: Ground) -> None:
+    agent.write("a", "one\n")
+    assert agent.sandbox.run("echo two > b", after="hold").held
+    ground.sandbox().apply()
+    assert (agent.top / "b").read_text() == "two\n"
+    agent.sandbox.undo_session()
+    assert [(agent.top / name).read_text() for name in "ab"] == ["a before\n", "b before\n"]
+
+
+def test_prompts_are_forgotten_when_nothing_can_be_undone_any_more(agent: Agent, ground: Ground) -> None:
+    agent.sandbox.add_prompt("do it")
+    agent.write("a", "one\n")
+    store = agent.sandbox._project.store
+    later = time.time_ns() + 8 * 24 * 3600 * 1_000_000_000
+    prune(store, later, days=7, budget=1 << 40)
+    assert agent.sandbox.sessions() == ()
+    assert (ground.project / "a").read_text() == "one\n"
+
+
+def test_an_undone_edit_can_be_redone(agent: Agent) -> None:
+    agent.write("a", "one\n")
+    agent.delete("b")
+    agent.write("d/e", "new\n")
+    after = tree_of(agent.top)
+    agent.sandbox.undo_session()
+    for _ in range(3):
+        assert agent.sandbox.redo().left == ()
+    assert tree_of(agent.top) == after
+
+
+def test_an_edit_that_changes_nothing_or_is_refused_is_no_operation(agent: Agent) -> None:
+    agent.edit(["a", "missing"], lambda: None)
+    agent.edit(["../outside", "."], lambda: None)
+    assert agent.sandbox.operations() == ()
+    assert agent.sandbox.record_edit("never noted", asked_by="agent") is None
+
+
+def test_links_lead_nowhere_and_are_edited_as_links(agent: Agent, ground: Ground) -> None:
+    outside = ground.home / "outside"
+    outside.write_text("theirs\n")
+    (agent.top / "link").symlink_to(outside)
+    agent.edit(["link"], lambda: outside.write_text("changed\n"))
+    assert agent.sandbox.operations() == ()
+
+    def replace() -> None:
+        (agent.top / "link").unlink()
+        (agent.top / "link").write_text("a file now\n")
+
+    agent.edit(["link"], replace)
+    agent.sandbox.undo_session()
+    assert os.readlink(agent.top / "link") == str(outside)
+
+
+def test_an_edit_whose_recorder_dies_before_its_row_is_recorded_by_the_next_start(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("unspill.apply.edits.finish", lambda *_: os._exit(9))
+        child = os.fork()
+        if not child:
+            agent.write("a", "one\n")
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert (agent.top / "a").read_text() == "one\n"
+    undone = run_cli("undo", "--session", cwd=agent.top)
+    assert undone.returncode == 0, undone
+    assert (agent.top / "a").read_text() == "a before\n"
+
+
+def test_one_whose_recorder_dies_before_the_journal_is_whole_is_forgotten(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing live is changed: only that edit can't be undone."""
+    with monkeypatch.context() as patch:
+        patch.setattr("unspill.apply.edits.write_end", lambda *_: os._exit(9))
+        child = os.fork()
+        if not child:
+            agent.write("a", "one\n")
+            os._exit(0)
+        os.waitpid(child, 0)
+    listed = run_cli("log", "--json", cwd=agent.top)
+    assert json.loads(listed.stdout)["operations"] == []
+    assert (agent.top / "a").read_text() == "one\n"
+
+
+def test_sessions_are_listed_shown_and_undone_by_the_command_line(ground: Ground) -> None:
+    ground.write("a", "before\n")
+    ground.configure("")
+
+    def cli(*words: str) -> str:
+        done = run_cli(*words, cwd=ground.project)
+        assert done.returncode == 0, done
+        return done.stdout.decode()
+
+    assert cli("sessions") == "No session yet.\n"
+    cli("run", "--session", "one", "--", "sh", "-c", "echo 1 > a")
+    cli("run", "--session", "two", "--", "sh", "-c", "echo 2 > b")
+    cli("run", "--session", "two", "--", "sh", "-c", "echo 3 > b")
+    cli("run", "--", "sh", "-c", "echo 4 > mine")
+    assert [line.split()[-1] for line in cli("sessions").splitlines()] == ["two", "one"]
+    shown = cli("show", "--session")
+    assert shown.splitlines()[0].startswith("session two, from ")
+    assert '  run 2: sh -c "echo 2 > b" (exit 0, op 2, 1 change)' in shown
+    assert "+3\n" in cli("diff", "--session", "two")
+    assert cli("undo", "--session", "--to", "op2") == "Undid session two after op 2 (1 operation, 1 change).\n"
+    assert (ground.project / "b").read_text() == "2\n"
+    cli("undo", "--session")
+    assert sorted(path.name for path in ground.project.iterdir()) == ["a", "mine"]
+    assert "undone" in cli("sessions").splitlines()[0]
+    assert (ground.project / "a").read_text() == "1\n"
+    cli("undo", "--session", "one")
+    assert (ground.project / "a").read_text() == "before\n"
+    cli("run", "--session", "four", "--", "true")
+    cli("redo")
+    assert cli("undo", "--session").startswith("Undid session one ")
+    refused = run_cli("undo", "--session", "three", cwd=ground.project)
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, b"unspill: no such session: three")
+
+
+EVENTS = [
+    ("claude-code", "PreToolUse", "PostToolUse", "Edit", "file_path"),
+    ("gemini-cli", "BeforeTool", "AfterTool", "replace", "file_path"),
+    ("codex", "PreToolUse", "PostToolUse", "apply_patch", "command"),
+]
+
+
+@pytest.mark.parametrize(("name", "before", "after", "tool", "field"), EVENTS)
+def test_a_hook_records_the_agents_own_edits_and_prompts(
+    ground: Ground, name: str, before: str, after: str, tool: str, field: str
+) -> None:
+    ground.configure("")
+    ground.write("a", "before\n")
+    told = str(ground.project / "a") if field == "file_path" else "*** Begin Patch\n*** Update File: a\n@@\n"
+    event = {"session_id": "7", "cwd": str(ground.project), "tool_name": tool, "tool_input": {field: told}}
+
+    def hear(**more: Any) -> None:
+        done = run_cli("hook", name, cwd=ground.project, stdin=json.dumps({**event, **more}).encode())
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), done
+
+    prompt = "BeforeAgent" if name == "gemini-cli" else "UserPromptSubmit"
+    hear(hook_event_name=prompt, prompt="please do it")
+    hear(hook_event_name=before)
+    (ground.project / "a").write_text("after\n")
+    hear(hook_event_name=after)
+    found = json.loads(run_cli("show", "--session", "--json", cwd=ground.project).stdout)
+    assert found["session"] == f"{name}-7"
+    assert [(one["kind"], one["changed"]) for one in found["operations"]] == [("edit", 1)]
+    assert [one["text"] for one in found["prompts"]] == ["please do it"]
+    assert run_cli("undo", "--session", "--to", "0", cwd=ground.project).returncode == 0
+    assert (ground.project / "a").read_text() == "before\n"
