@@ -233,7 +233,7 @@ def _run(start: Start, project: str, environ: Mapping[str, str]) -> str:
         process.wait()
         raise
     text = re.sub(r"\x1b\[[0-9;]*m", "", output.decode("utf-8", "replace"))
-    return next((line[:300] for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
+    return _last_lines([text]) or "it said nothing"
 
 
 def _start_claude(program: str, attempt: _Attempt, _environ: Mapping[str, str]) -> Start:

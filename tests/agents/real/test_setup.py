@@ -226,7 +226,7 @@ WAYS: Final = [
         "claude-code",
         "hook",
         replace("settings.json", str(UNSPILL), "/gone/unspill"),
-        "no command ran",
+        AGAIN,
     ),
     Way("another hook rewrites the command", "claude-code", "hook", rewriting_hook, OPEN),
     Way("the settings are elsewhere", "claude-code", "hook", variable("CLAUDE_CONFIG_DIR", "/tmp/none"), OPEN),
