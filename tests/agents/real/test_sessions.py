@@ -71,7 +71,7 @@ def test_a_session_of_commands_and_own_edits_is_undone_to_any_step(
     trial = Trial(tmp_path, AGENTS[name], model, model)
     before = trial.tree()
     script, states = draw(trial, count := 40 if full else 6)
-    done = trial.play_script("hook", script)
+    done = trial.play_script("hook", script, limit_s=20 * count + 60)
     told = done.stdout[-2000:], done.stderr[-2000:], model.results
     assert contents(trial) == states[-1], told
     [session] = json.loads(trial.unspill("sessions", "--json").stdout)["sessions"]

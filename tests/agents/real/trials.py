@@ -160,7 +160,9 @@ class Trial:
         """Have the agent do what the model says, until it ends."""
         return self.play_script(mode, self.script(mode))
 
-    def play_script(self, mode: str, script: tuple[Turn, ...]) -> subprocess.CompletedProcess[str]:
+    def play_script(
+        self, mode: str, script: tuple[Turn, ...], limit_s: float = LIMIT_S
+    ) -> subprocess.CompletedProcess[str]:
         """Have the agent do what a script says, until it ends."""
         self.model.script = script
         begun = self.agent.begin(self, mode)
@@ -174,7 +176,7 @@ class Trial:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
 
