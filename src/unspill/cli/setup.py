@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 _NOT_SEALED = 1
 _RECEIPT = "receipt.json"
+_IN_THE_WAY = (
+    "Its settings are in place. Look for what is in the way: settings of this project or of your organisation."
+)
 
 
 class Planned(Record):
@@ -143,12 +146,13 @@ def _prove(name: str, agent: SetupAgent, mode: str, project: bytes, assumed: Seq
 
 
 def _with_advice(verdict: Verdict, name: str, mode: str, receipt: Receipt) -> Verdict:
-    is_advised = verdict.is_sealed or verdict.advice
-    return verdict if is_advised else verdict.replace(advice=_advice(name, mode, receipt))
+    if verdict.is_sealed:
+        return verdict
+    return verdict.replace(advice=_advice(name, mode, receipt) or verdict.advice or _IN_THE_WAY)
 
 
 def _advice(name: str, mode: str, receipt: Receipt) -> str:
-    """Return what to do about an agent that is not sealed: what of its settings is missing, or what is in the way."""
+    """Return what to do about an agent that is not sealed, nothing if its settings are as unspill left them."""
     again = f"unspill setup {name} --mode {mode}"
     if mode == "mcp" and find_spec("mcp") is None:
         return (
@@ -164,7 +168,7 @@ def _advice(name: str, mode: str, receipt: Receipt) -> str:
             return f"{error.message} {error.remedy} Then run: {again}"
     if missing:
         return f"{missing[0]} no longer has what unspill put there. Run: {again}"
-    return "Its settings are in place. Look for what is in the way: settings of this project or of your organisation."
+    return ""
 
 
 def _is_missing(one: Planned) -> bool:

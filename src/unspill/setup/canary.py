@@ -201,13 +201,14 @@ class _Attempt:
             return Verdict(reason=" and ".join(got))
         wanted = "served" if mode == "mcp" else "own"
         if wanted not in ran:
-            return Verdict(reason=f"no command ran: {_last_line(self.model.results) or ended}")
+            return Verdict(reason=f"no command ran: {_last_lines(self.model.results) or ended}")
         # Its tools say so themselves
         return Verdict(is_told=mode == "mcp" or told in asked)
 
 
-def _last_line(results: list[str]) -> str:
-    return next((line for line in reversed("\n".join(results).splitlines()) if line.strip()), "")[:300]
+def _last_lines(results: list[str]) -> str:
+    lines = [line.strip() for line in "\n".join(results).splitlines() if line.strip()]
+    return " ".join(lines[-3:])[-400:]
 
 
 def _run(start: Start, project: str, environ: Mapping[str, str]) -> str:
@@ -232,7 +233,7 @@ def _run(start: Start, project: str, environ: Mapping[str, str]) -> str:
         process.wait()
         raise
     text = re.sub(r"\x1b\[[0-9;]*m", "", output.decode("utf-8", "replace"))
-    return next((line[:300] for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
+    return _last_lines([text]) or "it said nothing"
 
 
 def _start_claude(program: str, attempt: _Attempt, _environ: Mapping[str, str]) -> Start:

@@ -226,7 +226,7 @@ WAYS: Final = [
         "claude-code",
         "hook",
         replace("settings.json", str(UNSPILL), "/gone/unspill"),
-        "no command ran",
+        AGAIN,
     ),
     Way("another hook rewrites the command", "claude-code", "hook", rewriting_hook, OPEN),
     Way("the settings are elsewhere", "claude-code", "hook", variable("CLAUDE_CONFIG_DIR", "/tmp/none"), OPEN),
@@ -313,11 +313,11 @@ WAYS: Final = [
         "its own shell is left on", "qwen-code", "mcp", replace("settings.json", '"run_shell_command",', ""), "own tool"
     ),
     Way(
-        "unspill itself shows the home directory",
+        "the configuration of unspill is refused",
         "claude-code",
         "hook",
         lambda p: p.give_project("../.config/unspill/config.toml", f"readable = [{json.dumps(str(p.home))}]\n"),
-        OPEN,
+        "no command ran",
     ),
 ]
 
@@ -358,7 +358,8 @@ def test_an_agent_reads_its_settings_and_is_sealed_and_gets_them_back(
     assert done.returncode == 0, done
     for path, data in files.items():
         if path in by_agent:
-            assert parse("json", data.decode()).items() <= parse("json", path.read_text()).items()
+            left = parse("json", path.read_text())
+            assert {**left, **parse("json", data.decode())} == left
             assert str(UNSPILL) not in path.read_text()
         else:
             assert path.read_bytes() == data

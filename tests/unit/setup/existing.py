@@ -102,13 +102,19 @@ OPENCODE: Final = [
 
 QWEN: Final = [
     {"settings.json": "{}"},
-    {"settings.json": '{"security":{"auth":{"selectedType":"openai"}},"$version":3}'},
-    {"settings.json": '{\n  /* mine */\n  "ui": {\n    "theme": "Qwen Dark" // dark\n  }\n}\n'},
-    {"settings.json": '{\n    "tools": {\n        "exclude": ["web_fetch"]\n    },\n    "mcpServers": {}\n}\n'},
-    {"settings.json": '{\n\t"mcpServers": {\n\t\t"github": {\n\t\t\t"command": "gh-mcp"\n\t\t}\n\t}\n}\n'},
-    {"settings.json": '{\r\n  "tools": {\r\n    "approvalMode": "yolo"\r\n  }\r\n}'},
-    {"settings.json": '{"tools":{"exclude":["edit"]},"mcpServers":{"unspill":{"command":"/old","trust":false}}}'},
-    {"settings.json": '{ "general": {},\n\n  "tools": { "exclude": [ ] } }'},
+    {"settings.json": '{"security":{"auth":{"selectedType":"openai"}},"$version":4}'},
+    {"settings.json": '{\n  /* mine */\n  "$version": 4,\n  "ui": {\n    "theme": "Qwen Dark" // dark\n  }\n}\n'},
+    {
+        "settings.json": '{\n    "$version": 4,\n    "tools": {\n        "exclude": ["web_fetch"]\n    },\n    "mcpServers": {}\n}\n'
+    },
+    {
+        "settings.json": '{\n\t"mcpServers": {\n\t\t"github": {\n\t\t\t"command": "gh-mcp"\n\t\t}\n\t},\n\t"$version": 4\n}\n'
+    },
+    {"settings.json": '{\r\n  "$version": 4,\r\n  "tools": {\r\n    "approvalMode": "yolo"\r\n  }\r\n}'},
+    {
+        "settings.json": '{"$version":4,"tools":{"exclude":["edit"]},"mcpServers":{"unspill":{"command":"/old","trust":false}}}'
+    },
+    {"settings.json": '{ "$version": 4, "general": {},\n\n  "tools": { "exclude": [ ] } }'},
 ]
 
 CURSOR: Final = [
