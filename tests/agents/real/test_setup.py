@@ -333,8 +333,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("agent", "mode", "number"), cases if is_full else always)
 
 
-def is_changed_since(path: Path, written: dict[str, Any]) -> bool:
-    """Tell whether a file is another than `unspill setup` has written."""
+def is_changed_since(path: Path, written: dict[str, Any] | None, before: bytes) -> bool:
+    """Tell whether a file is another than `unspill setup` has left it."""
+    if written is None:
+        return path.read_bytes() != before
     settings = [Setting(**{**one, "path": tuple(one["path"])}) for one in written["settings"]]
     return merge(written["form"], written["before"] or "", settings).encode() != path.read_bytes()
 
@@ -351,8 +353,8 @@ def test_an_agent_reads_its_settings_and_is_sealed_and_gets_them_back(
     assert found["told"]
     receipt = person.home / ".local/state/unspill/setup" / agent / "receipt.json"
     written = {Path(one["path"]): one for one in json.loads(receipt.read_text())["files"]}
-    by_agent = {path for path in files if path in written and is_changed_since(path, written[path])}
-    # These two write into their own settings whenever they start: what they wrote stays
+    by_agent = {path for path, data in files.items() if is_changed_since(path, written.get(path), data)}
+    # Some write into their own settings whenever they start: what they wrote stays
     assert {path.name for path in by_agent} <= OWN_WRITERS.get(agent, set()), by_agent
     done = person.unspill("setup", agent, "--remove")
     assert done.returncode == 0, done

@@ -25,7 +25,7 @@ CLAUDE: Final = [
     {"settings.json": '{\r\n    "theme": "dark",\r\n    "hooks": {}\r\n}\r\n', ".claude.json": '{ "mcpServers": { } }'},
     {
         "settings.json": "",
-        ".claude.json": '{"projects":{"/home/ann/x":{"allowedTools":["Bash"],"history":["a\\"b","//"]}}}\n',
+        ".claude.json": '{"projects":{"/home/ann/x":{"allowedTools":["Bash"],"exampleFiles":["a\\"b","//"]}}}\n',
     },
     {
         "settings.json": '\ufeff{\n  "statusLine": {"type": "command", "command": "echo \u2713 /* no comment */"}\n}\n\n\n'
