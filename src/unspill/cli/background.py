@@ -189,8 +189,9 @@ def stop(arguments: Arguments) -> int:
 
 
 def _print_result(result: RunResult, sandbox: Sandbox) -> None:
-    # How it ended is no news: it was stopped
-    for line in result_lines(result.replace(outcome=Exited(code=0)), sandbox):
+    # How it ended is no news: it was stopped, and with it what it had started
+    hints = tuple(hint for hint in result.hints if hint.code != "stopped-processes")
+    for line in result_lines(result.replace(outcome=Exited(code=0), hints=hints), sandbox):
         print(line)
 
 
