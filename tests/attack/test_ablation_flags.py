@@ -63,7 +63,11 @@ for line in open("/proc/self/status"):
     if line.startswith(("CapPrm", "CapEff", "CapBnd")) and int(line.split()[1], 16): won(line.strip())
 """
 # In two parts: pid 1 has this script on its own command line
-SPAWNER: Final = 'if b"spawner" b"_main" in open("/proc/1/cmdline", "rb").read(): won("sees what started bwrap")'
+# Under either of its names, put together here so that no script of this text is taken for it
+SPAWNER: Final = """
+shown = open("/proc/1/cmdline", "rb").read()
+if b"spawner" b"_main" in shown or b"unspill" b"-spawner" in shown: won("sees what started bwrap")
+"""
 NAMESPACE: Final = 'if os.readlink("/proc/self/ns/{0}") == {1!r}: won("is in the {0} namespace of the host")'
 QUEUE: Final = 'call("a message queue of the host", libc.msgget({}, 0))'
 CONNECT: Final = """
