@@ -414,8 +414,8 @@ def _edit_groups(name: str, command: str) -> tuple[tuple[str, dict[str, Any]], .
 
 
 def _telling(agent: CodingAgent, command: str) -> dict[str, Any]:
-    """Return a hook that stops nothing."""
-    return {"type": "command", "command": command, "timeout": agent.timeout}
+    """Return a hook that stops nothing, even if unspill is not there any more."""
+    return {"type": "command", "command": f"{command} || true", "timeout": agent.timeout}
 
 
 def _all_settings(arguments: Arguments) -> dict[str, Any]:
