@@ -193,6 +193,24 @@ def test_an_undone_edit_can_be_redone(agent: Agent) -> None:
     assert tree_of(agent.top) == after
 
 
+@pytest.mark.parametrize("redone", range(1, 5))
+def test_edits_that_were_redone_are_undone_again(ground: Ground, redone: int) -> None:
+    """Where project and state are on one mount. Elsewhere a redo makes another copy, and the edit is in conflict."""
+    ground.write("a", "before\n")
+    agent = Agent(ground)
+    before = tree_of(agent.top)
+    states = []
+    for number in range(4):
+        agent.write("a", f"{number}\n", by_rename=number == 2)
+        states.append(tree_of(agent.top))
+    agent.sandbox.undo_session()
+    for _ in range(redone):
+        assert agent.sandbox.redo().left == ()
+    assert tree_of(agent.top) == states[redone - 1]
+    assert [left for operation in agent.sandbox.undo_session() for left in operation.left] == []
+    assert tree_of(agent.top) == before
+
+
 def test_an_edit_that_changes_nothing_or_is_refused_is_no_operation(agent: Agent) -> None:
     agent.edit(["a", "missing"], lambda: None)
     agent.edit(["../outside", "."], lambda: None)

@@ -275,6 +275,8 @@ class LaterOperations:
         self._put: dict[Key, int] = {}
         self._edited: set[Key] = set()
         self._copies: dict[Key, int] = {}
+        # The other way round
+        self._originals: dict[Key, int] = {}
 
     def explains(self, root: int, path: bytes, status: os.stat_result) -> bool:
         """Tell whether a later operation of ours gave an entry the ctime that it has, and nobody else any before."""
@@ -340,10 +342,16 @@ class LaterOperations:
 
     def _note_copy(self, key: Key, original: int | None) -> None:
         root, path, inode = key
-        if original is None or original == inode:
+        if original is None:
             return
         # A number that was given again begins anew
         self._copies.pop(key, None)
+        if original == inode:
+            # It went and came back; it may be a copy itself
+            original = self._originals.get(key)
+            if original is None:
+                return
+        self._originals[key] = original
         self._copies[root, path, original] = inode
         if (root, path, original) in self._edited:
             self._edited.add(key)
