@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import Ground, run_cli
 from unspill import Sandbox
-from unspill.errors import UsageError
+from unspill.errors import ApplyFailed, UsageError
 from unspill.layers.trees import remove_tree
 from unspill.sandbox.upkeep import prune
 
@@ -234,16 +234,32 @@ def test_links_lead_nowhere_and_are_edited_as_links(agent: Agent, ground: Ground
     assert os.readlink(agent.top / "link") == str(outside)
 
 
-def test_an_edit_whose_recorder_dies_before_its_row_is_recorded_by_the_next_start(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def edit_and_die(agent: Agent, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have another process edit a file and die in a step of recording it."""
     with monkeypatch.context() as patch:
-        patch.setattr("unspill.apply.edits.finish", lambda *_: os._exit(9))
+        patch.setattr(f"unspill.apply.edits.{step}", lambda *_: os._exit(9))
         child = os.fork()
         if not child:
             agent.write("a", "one\n")
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_an_edit_that_can_not_be_recorded_leaves_nothing(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("unspill.apply.edits.write_end", fail)
+    with pytest.raises(ApplyFailed, match="No space left"):
+        agent.write("a", "one\n")
+    state = agent.sandbox._project.store.state
+    assert [os.listdir(state + b"/" + part) for part in (b"operations", b"pending", b"edits")] == [[], [], []]
+
+
+def test_an_edit_whose_recorder_dies_before_its_row_is_recorded_by_the_next_start(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit_and_die(agent, "finish", monkeypatch)
     assert (agent.top / "a").read_text() == "one\n"
     undone = run_cli("undo", "--session", cwd=agent.top)
     assert undone.returncode == 0, undone
@@ -254,13 +270,7 @@ def test_one_whose_recorder_dies_before_the_journal_is_whole_is_forgotten(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing live is changed: only that edit can't be undone."""
-    with monkeypatch.context() as patch:
-        patch.setattr("unspill.apply.edits.write_end", lambda *_: os._exit(9))
-        child = os.fork()
-        if not child:
-            agent.write("a", "one\n")
-            os._exit(0)
-        os.waitpid(child, 0)
+    edit_and_die(agent, "write_end", monkeypatch)
     listed = run_cli("log", "--json", cwd=agent.top)
     assert json.loads(listed.stdout)["operations"] == []
     assert (agent.top / "a").read_text() == "one\n"

@@ -13,14 +13,27 @@ import os
 import stat
 import time
 
-from unspill.apply.journal import End, Journal, journal_file, operation_dir, staging_name, write_end, write_journal
+from unspill.apply.journal import (
+    End,
+    Journal,
+    fields_of_entry,
+    journal_file,
+    operation_dir,
+    plain_bytes,
+    plain_text,
+    staging_name,
+    write_end,
+    write_journal,
+)
 from unspill.apply.operate import Marker
-from unspill.apply.recover import finish, settle_mark
+from unspill.apply.perform import sync_file
+from unspill.apply.recover import finish, forget, settle_mark
 from unspill.apply.staging import OperationModes, copy_entry, digest_entry
 from unspill.apply.steps import OpenDirs, entry_of, make_entry, make_step, matches, open_root
 from unspill.host.dirfd import Beneath, sync_directory
 from unspill.layers.trees import remove_tree
 from unspill.model.operation import Operation, OperationId
+from unspill.policy.paths import lies_beneath
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -61,9 +74,12 @@ def note_edit(state: bytes, key: str, roots: Sequence[bytes], paths: Sequence[by
         for path in dict.fromkeys(paths):
             one = _note(state, roots, path, key, b"%d" % len(noted))
             noted += [] if one is None else [one]
-        plain = [[one.root, _text(one.path), one.was and _fields(one.was), [*map(_text, one.missing)]] for one in noted]
+        plain = [
+            [one.root, plain_text(one.path), one.was and fields_of_entry(one.was), [*map(plain_text, one.missing)]]
+            for one in noted
+        ]
         with open(place + b"/" + _NOTE, "w", encoding="ascii") as file:
-            json.dump([[_text(root) for root in roots], plain], file)
+            json.dump([[plain_text(root) for root in roots], plain], file)
     except BaseException:
         remove_tree(place)
         raise
@@ -82,9 +98,11 @@ def record_edit(store: Store, sandbox: SandboxRow, key: str, asked_by: str) -> O
             names, plain = json.load(file)
     except FileNotFoundError:
         return None
-    roots = tuple(map(_bytes, names))
+    roots = tuple(map(plain_bytes, names))
     noted = [
-        _Noted(root=root, path=_bytes(path), was=was and make_entry(*was), missing=tuple(map(_bytes, missing)))
+        _Noted(
+            root=root, path=plain_bytes(path), was=was and make_entry(*was), missing=tuple(map(plain_bytes, missing))
+        )
         for root, path, was, missing in plain
     ]
     operation = OperationId(os.urandom(8).hex())
@@ -109,14 +127,31 @@ class _Recording:
         self._copies = copies
         self._modes = OperationModes(store.state, operation)
         self._steps: list[Step] = []
+        # Directories that have a step
+        self._made: set[tuple[int, bytes]] = set()
 
     def run(self, noted: Sequence[_Noted], roots: tuple[bytes, ...], asked_by: str, marker: Marker) -> Operation | None:
+        try:
+            journal = self._make(noted, roots, asked_by)
+        except BaseException:
+            forget(self._store.state, self._id)
+            raise
+        if journal is None:
+            forget(self._store.state, self._id)
+            return None
+        # From here on what the journal says is true, whatever happens to this process
+        marker.must_stay = True
+        recorded = finish(self._store, journal)
+        marker.must_stay = False
+        return recorded
+
+    def _make(self, noted: Sequence[_Noted], roots: tuple[bytes, ...], asked_by: str) -> Journal | None:
+        """Write the journal of what has changed; None where that is nothing."""
         state, project = self._store.state, self._sandbox.project
         os.makedirs(operation_dir(state, self._id) + b"/old", 0o700)
         for number, one in enumerate(noted):
             self._add(number, one)
         if not self._steps:
-            remove_tree(operation_dir(state, self._id))
             return None
         paths = tuple(roots[step.root] + b"/" + step.path for step in self._steps)
         done = Operation(
@@ -132,7 +167,7 @@ class _Recording:
             marks=tuple(settle_mark(self._dirs, index, self._steps) for index in range(len(roots))),
             changed=len(paths),
             paths=paths,
-            session=self._store.transaction.session,
+            session=self._store.session,
         )
         found = [os.fstat(root.root_fd) for root in self._dirs.roots]
         journal = Journal(
@@ -142,21 +177,18 @@ class _Recording:
             end=End(done=tuple(range(len(self._steps))), operation=done),
         )
         self._write(journal)
-        # From here on what the journal says is true, whatever happens to this process
-        marker.must_stay = True
-        recorded = finish(self._store, journal)
-        marker.must_stay = False
-        return recorded
+        return journal
 
     def _write(self, journal: Journal) -> None:
         """Write the journal at once with its end: without one it would be taken for something to take back."""
         assert journal.end is not None
-        path = journal_file(self._store.state, self._id)
+        state = self._store.state
+        path = journal_file(state, self._id)
         write_journal(path + b".new", journal)
         write_end(path + b".new", journal.end)
-        sync_directory(operation_dir(self._store.state, self._id) + b"/old")
+        sync_directory(operation_dir(state, self._id) + b"/old")
         os.rename(path + b".new", path)
-        for directory in (operation_dir(self._store.state, self._id), self._store.state + b"/operations"):
+        for directory in (operation_dir(state, self._id), state + b"/operations", state + b"/pending"):
             sync_directory(directory)
 
     def _add(self, number: int, noted: _Noted) -> None:
@@ -166,7 +198,9 @@ class _Recording:
             return
         for directory in noted.missing:
             status = root.find(directory)
-            if status is not None and stat.S_ISDIR(status.st_mode) and not self._has(noted.root, directory):
+            is_new = (noted.root, directory) not in self._made
+            if status is not None and stat.S_ISDIR(status.st_mode) and is_new:
+                self._made.add((noted.root, directory))
                 self._steps.append(self._step(noted.root, directory, None, entry_of(status)))
         if noted.was is not None:
             self._keep(number)
@@ -194,21 +228,13 @@ class _Recording:
 
     def _keep(self, number: int) -> None:
         """Give the next step the copy of that number."""
-        path = b"%b/operations/%b" % (self._store.state, self._place(len(self._steps) + 1))
-        os.rename(b"%b/%d" % (self._copies, number), path)
-        if not os.path.islink(path):
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-
-    def _has(self, root: int, path: bytes) -> bool:
-        return any(step.root == root and step.path == path for step in self._steps)
+        place = self._place(len(self._steps) + 1)
+        os.rename(b"%b/%d" % (self._copies, number), b"%b/operations/%b" % (self._store.state, place))
+        sync_file(*self._dirs.operations.parent(place))
 
 
 def _note(state: bytes, roots: Sequence[bytes], path: bytes, key: str, copy: bytes) -> _Noted | None:
-    index = next((number for number, root in enumerate(roots) if path.startswith(root + b"/")), None)
+    index = next((number for number, root in enumerate(roots) if lies_beneath(path, root)), None)
     if index is None:
         return None
     name = path[len(roots[index]) + 1 :]
@@ -257,15 +283,3 @@ def _forget_old(state: bytes) -> None:
 
 def _note_dir(state: bytes, key: str) -> bytes:
     return b"%b/edits/%b" % (state, key.encode())
-
-
-def _fields(entry: Entry) -> list[object]:
-    return [entry.kind, entry.mode, entry.inode, entry.size, entry.mtime_ns, entry.ctime_ns]
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")
-
-
-def _bytes(value: str) -> bytes:
-    return value.encode("utf-8", "surrogateescape")

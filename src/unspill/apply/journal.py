@@ -35,7 +35,7 @@ _ACTIONS: dict[str, Action] = {word: action for action, word in _WRITTEN.items()
 _MOST_FLAGGED = 1000
 
 _fields_of_step = attrgetter("root", "action", "group", "staged", "was", "before", "after")
-_fields_of_entry = attrgetter("kind", "mode", "inode", "size", "mtime_ns", "ctime_ns")
+fields_of_entry = attrgetter("kind", "mode", "inode", "size", "mtime_ns", "ctime_ns")
 
 
 class Residue(Record):
@@ -107,9 +107,9 @@ def write_journal(path: bytes, journal: Journal) -> None:
         "operation": _plain_operation(journal.operation),
         "identities": journal.identities,
         "trees": list(map(_plain_taken, journal.trees)),
-        "staging": _text(journal.staging),
+        "staging": plain_text(journal.staging),
         "git": list(map(_plain_git_step, journal.git)),
-        "paths": [[_text(root), _text(path)] for root, path in journal.paths],
+        "paths": [[plain_text(root), plain_text(path)] for root, path in journal.paths],
     }
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -130,7 +130,7 @@ def write_end(path: bytes, end: End) -> None:
         "done": end.done,
         "operation": _plain_operation(end.operation),
         "residues": [
-            [rest.layer, _text(rest.root), rest.run, rest.mark_ns, _plain_marks(rest.overrides), rest.seq]
+            [rest.layer, plain_text(rest.root), rest.run, rest.mark_ns, _plain_marks(rest.overrides), rest.seq]
             for rest in end.residues
         ],
         "dropped": end.dropped,
@@ -176,8 +176,8 @@ def read_journal(path: bytes, *, with_steps: bool = True) -> Journal | None:
         git=tuple(map(_git_step_from, header.get("git", ()))),
         identities=tuple((device, inode) for device, inode in header["identities"]),
         trees=tuple(map(_taken_from, header["trees"])),
-        staging=_bytes(header["staging"]),
-        paths=tuple((_bytes(root), _bytes(path)) for root, path in header.get("paths", ())),
+        staging=plain_bytes(header["staging"]),
+        paths=tuple((plain_bytes(root), plain_bytes(path)) for root, path in header.get("paths", ())),
         end=None if end is None else _end_from(end),
         version=header["version"],
     )
@@ -251,29 +251,31 @@ def _cut(fd: int, size: int, cause: BaseException) -> None:
         raise Unsettled from cause
 
 
-def _text(value: bytes) -> str:
+def plain_text(value: bytes) -> str:
+    """Return a path as JSON can have it."""
     return value.decode("utf-8", "surrogateescape")
 
 
-def _bytes(value: str) -> bytes:
+def plain_bytes(value: str) -> bytes:
+    """Return the path that `plain_text` was given."""
     return value.encode("utf-8", "surrogateescape")
 
 
 def _optional_text(value: bytes | None) -> str | None:
-    return None if value is None else _text(value)
+    return None if value is None else plain_text(value)
 
 
 def _optional_bytes(value: str | None) -> bytes | None:
-    return None if value is None else _bytes(value)
+    return None if value is None else plain_bytes(value)
 
 
 def _plain_operation(operation: Operation) -> dict[str, Any]:
     return {
         **operation.as_dict(),
-        "project": _text(operation.project),
-        "roots": [_text(root) for root in operation.roots],
-        "left": [[one.root, _text(one.path), one.why, one.reason] for one in operation.left],
-        "flagged": [[_text(path), reason] for path, reason in operation.flagged[:_MOST_FLAGGED]],
+        "project": plain_text(operation.project),
+        "roots": [plain_text(root) for root in operation.roots],
+        "left": [[one.root, plain_text(one.path), one.why, one.reason] for one in operation.left],
+        "flagged": [[plain_text(path), reason] for path, reason in operation.flagged[:_MOST_FLAGGED]],
         "paths": [],
     }
 
@@ -283,15 +285,15 @@ def _operation_from(value: dict[str, Any]) -> Operation:
         **value
         | {
             "id": OperationId(value["id"]),
-            "project": _bytes(value["project"]),
-            "roots": tuple(map(_bytes, value["roots"])),
+            "project": plain_bytes(value["project"]),
+            "roots": tuple(map(plain_bytes, value["roots"])),
             "runs": tuple(value["runs"]),
             "marks": tuple(value["marks"]),
             "notes": tuple(value["notes"]),
-            "flagged": tuple((_bytes(path), reason) for path, reason in value["flagged"]),
+            "flagged": tuple((plain_bytes(path), reason) for path, reason in value["flagged"]),
             "paths": (),
             "left": tuple(
-                Skipped(root=root, path=_bytes(path), why=why, reason=reason)
+                Skipped(root=root, path=plain_bytes(path), why=why, reason=reason)
                 for root, path, why, reason in value["left"]
             ),
         }
@@ -305,7 +307,7 @@ def _end_from(value: dict[str, Any]) -> End:
         residues=tuple(
             Residue(
                 layer=layer,
-                root=_bytes(root),
+                root=plain_bytes(root),
                 run=run,
                 mark_ns=mark_ns,
                 overrides=_marks_from(overrides),
@@ -320,24 +322,26 @@ def _end_from(value: dict[str, Any]) -> End:
 
 
 def _plain_taken(tree: Taken) -> list[Any]:
-    return [tree.layer, _text(tree.root), tree.run, tree.mark_ns, tree.seq, _plain_marks(tree.overrides)]
+    return [tree.layer, plain_text(tree.root), tree.run, tree.mark_ns, tree.seq, _plain_marks(tree.overrides)]
 
 
 def _taken_from(plain: list[Any]) -> Taken:
     layer, root, *rest = plain
     if not rest:
         # As unspill 0.1 wrote it
-        return Taken(layer=layer, root=_bytes(root))
+        return Taken(layer=layer, root=plain_bytes(root))
     run, mark_ns, seq, overrides = rest
-    return Taken(layer=layer, root=_bytes(root), run=run, mark_ns=mark_ns, seq=seq, overrides=_marks_from(overrides))
+    return Taken(
+        layer=layer, root=plain_bytes(root), run=run, mark_ns=mark_ns, seq=seq, overrides=_marks_from(overrides)
+    )
 
 
 def _plain_marks(marks: tuple[tuple[bytes, int], ...]) -> list[Any]:
-    return [[_text(path), mark] for path, mark in marks]
+    return [[plain_text(path), mark] for path, mark in marks]
 
 
 def _marks_from(plain: list[Any]) -> tuple[tuple[bytes, int], ...]:
-    return tuple((_bytes(path), mark) for path, mark in plain)
+    return tuple((plain_bytes(path), mark) for path, mark in plain)
 
 
 def _plain_step(step: Step) -> list[Any]:
@@ -345,16 +349,16 @@ def _plain_step(step: Step) -> list[Any]:
     root, action, group, staged, was, before, after = _fields_of_step(step)
     plain = [
         root,
-        _text(step.path),
+        plain_text(step.path),
         _WRITTEN[action],
         group,
-        _text(step.place),
-        before and _fields_of_entry(before),
-        after and _fields_of_entry(after),
+        plain_text(step.place),
+        before and fields_of_entry(before),
+        after and fields_of_entry(after),
     ]
     if staged or was or step.becomes or step.kept or step.digest or step.says or step.copied:
         metadata = [_plain_metadata(was), _plain_metadata(step.becomes)]
-        plain += [*metadata, int(staged), _text(step.kept), step.digest.hex(), step.says.hex()]
+        plain += [*metadata, int(staged), plain_text(step.kept), step.digest.hex(), step.says.hex()]
         plain += [step.copied] if step.copied else []
     return plain
 
@@ -363,19 +367,19 @@ def _step_from(plain: list[Any]) -> Step:
     root, path, word, group, place, before, after, *rest = plain
     entries = before and make_entry(*before), after and make_entry(*after)
     if not rest:
-        return make_step(root, _bytes(path), _ACTIONS[word], group, _bytes(place), *entries)
+        return make_step(root, plain_bytes(path), _ACTIONS[word], group, plain_bytes(place), *entries)
     was, becomes, staged, kept, digest, says, *copied = rest
     return make_step(
         root,
-        _bytes(path),
+        plain_bytes(path),
         _ACTIONS[word],
         group,
-        _bytes(place),
+        plain_bytes(place),
         *entries,
         _metadata_from(was),
         _metadata_from(becomes),
         bool(staged),
-        _bytes(kept),
+        plain_bytes(kept),
         bytes.fromhex(digest),
         bytes.fromhex(says),
         *copied,
@@ -396,12 +400,12 @@ def _metadata_from(plain: list[Any] | None) -> Metadata | None:
 def _plain_git_step(step: GitStep) -> dict[str, Any]:
     return {
         **step.as_dict(),
-        "top": _text(step.top),
-        "members": list(map(_text, step.members)),
-        "objects": [[_text(path), _text(place)] for path, place in step.objects],
+        "top": plain_text(step.top),
+        "members": list(map(plain_text, step.members)),
+        "objects": [[plain_text(path), plain_text(place)] for path, place in step.objects],
         "move": step.move and _plain_move(step.move),
         "arrival": [_plain_ref(ref) for ref in step.arrival],
-        "lock": _text(step.lock),
+        "lock": plain_text(step.lock),
     }
 
 
@@ -409,14 +413,14 @@ def _git_step_from(plain: dict[str, Any]) -> GitStep:
     return GitStep(
         **plain
         | {
-            "top": _bytes(plain["top"]),
-            "members": tuple(map(_bytes, plain["members"])),
-            "objects": tuple((_bytes(path), _bytes(place)) for path, place in plain["objects"]),
+            "top": plain_bytes(plain["top"]),
+            "members": tuple(map(plain_bytes, plain["members"])),
+            "objects": tuple((plain_bytes(path), plain_bytes(place)) for path, place in plain["objects"]),
             "move": plain["move"] and _move_from(plain["move"]),
             "arrival": tuple(_ref_from(ref) for ref in plain["arrival"]),
             "dependent": tuple(plain["dependent"]),
             "committed": tuple(plain.get("committed", ())),
-            "lock": _bytes(plain["lock"]),
+            "lock": plain_bytes(plain["lock"]),
         }
     )
 
@@ -425,11 +429,11 @@ def _plain_move(move: GitMove) -> dict[str, Any]:
     return {
         "refs": [_plain_ref(ref) for ref in move.refs],
         "files": [_plain_step(step) for step in move.files],
-        "logs": [[_text(name), _text(lines)] for name, lines in move.logs],
-        "before": [[_text(name), _optional_text(value)] for name, value in move.before],
-        "after": [[_text(name), _optional_text(value)] for name, value in move.after],
-        "known": [[_text(name), *numbers] for name, *numbers in move.known],
-        "locks": list(map(_text, move.locks)),
+        "logs": [[plain_text(name), plain_text(lines)] for name, lines in move.logs],
+        "before": [[plain_text(name), _optional_text(value)] for name, value in move.before],
+        "after": [[plain_text(name), _optional_text(value)] for name, value in move.after],
+        "known": [[plain_text(name), *numbers] for name, *numbers in move.known],
+        "locks": list(map(plain_text, move.locks)),
     }
 
 
@@ -437,18 +441,18 @@ def _move_from(plain: dict[str, Any]) -> GitMove:
     return GitMove(
         refs=tuple(_ref_from(ref) for ref in plain["refs"]),
         files=tuple(map(_step_from, plain["files"])),
-        logs=tuple((_bytes(name), _bytes(lines)) for name, lines in plain["logs"]),
-        before=tuple((_bytes(name), _optional_bytes(value)) for name, value in plain["before"]),
-        after=tuple((_bytes(name), _optional_bytes(value)) for name, value in plain["after"]),
-        known=tuple((_bytes(name), inode, size, ctime) for name, inode, size, ctime in plain["known"]),
-        locks=tuple(map(_bytes, plain["locks"])),
+        logs=tuple((plain_bytes(name), plain_bytes(lines)) for name, lines in plain["logs"]),
+        before=tuple((plain_bytes(name), _optional_bytes(value)) for name, value in plain["before"]),
+        after=tuple((plain_bytes(name), _optional_bytes(value)) for name, value in plain["after"]),
+        known=tuple((plain_bytes(name), inode, size, ctime) for name, inode, size, ctime in plain["known"]),
+        locks=tuple(map(plain_bytes, plain["locks"])),
     )
 
 
 def _plain_ref(ref: RefMove) -> list[str | None]:
-    return [_text(ref.name), _optional_text(ref.old), _optional_text(ref.new)]
+    return [plain_text(ref.name), _optional_text(ref.old), _optional_text(ref.new)]
 
 
 def _ref_from(plain: list[Any]) -> RefMove:
     name, old, new = plain
-    return RefMove(name=_bytes(name), old=_optional_bytes(old), new=_optional_bytes(new))
+    return RefMove(name=plain_bytes(name), old=_optional_bytes(old), new=_optional_bytes(new))

@@ -179,7 +179,7 @@ class _Work:
             of=task.of,
             origin=task.origin or operation,
             runs=task.runs,  # type: ignore[arg-type]
-            session=store.transaction.session,
+            session=store.session,
         )
 
     def run(self) -> Operation:

@@ -268,9 +268,9 @@ def sync_staged(dirs: OpenDirs, steps: Sequence[Step], *, everything: bool = Fal
         return
     puts = [step for step in steps if step.action == "put"]
     kept = [step for step in steps if step.kept]
-    if len(puts) + len(kept) > _FEW or not all(_sync_file(*dirs.place(step)) for step in puts):
+    if len(puts) + len(kept) > _FEW or not all(sync_file(*dirs.place(step)) for step in puts):
         _sync_filesystems(dirs)
-    elif not all(_sync_file(*dirs.operations.parent(step.kept)) for step in kept):
+    elif not all(sync_file(*dirs.operations.parent(step.kept)) for step in kept):
         syncfs(dirs.operations.root_fd)
 
 
@@ -533,7 +533,7 @@ def _sync_filesystems(dirs: OpenDirs) -> None:
             syncfs(root.root_fd)
 
 
-def _sync_file(dir_fd: int, name: bytes) -> bool:
+def sync_file(dir_fd: int, name: bytes) -> bool:
     """Make one file durable; tell whether that could be done."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)

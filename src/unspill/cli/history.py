@@ -83,7 +83,7 @@ def sessions(arguments: Arguments) -> int:
         return 0
     for session in found:
         changed = sum(one.changed for one in session.operations)
-        undone = ", undone" if session.operations and len(session.undone) == len(session.operations) else ""
+        undone = ", undone" if session.operations and not session.can_be_undone else ""
         counts = f"{count_text(len(session.runs), 'run')}, {count_text(changed, 'change')}{undone}"
         print(f"{when_text(session.last_ns)}  {counts:<28}  {safe_text(session.name)}")
     if not found:
@@ -152,14 +152,13 @@ def _undo_session(arguments: Arguments) -> int:
     if point is not None and not point.isdecimal():
         raise UsageError(f"not an operation: {to!r}", remedy="Name one from `unspill show --session`: op5.")
     sandbox = open_sandbox(arguments)
-    name = arguments.value("--session") or None
+    name = sandbox.find_session(arguments.value("--session") or None, is_to_undo=True).name
     done = sandbox.undo_session(name, to=None if point is None else int(point))
     if arguments.flag("--json"):
         print_json({"operations": [operation_form(operation) for operation in done]})
         return max(map(operation_exit_code, done))
     changed = sum(operation.changed for operation in done)
     undone = sum(operation.number > 0 for operation in done)
-    name = next(one.name for one in sandbox.sessions() if done[0].of in {found.id for found in one.operations})
     after = "" if point is None else f" after op {point}"
     counts = f"{count_text(undone, 'operation')}, {count_text(changed, 'change')}"
     print(f"Undid session {safe_text(name)}{after} ({counts}).")
@@ -202,12 +201,11 @@ def _step_line(record: Run, operation: Operation | None, session: Session) -> st
 
 
 def _edit_line(sandbox: Sandbox, operation: Operation, session: Session) -> str:
-    name = "edit" if operation.kind == "edit" else operation.kind
     steps = sandbox.find_operation(operation.number)[1]
     paths = ", ".join(quote(step.path) for step in steps[:_FEW])
     more = f" and {len(steps) - _FEW} more" if len(steps) > _FEW else ""
     about = f"op {operation.number}, {count_text(operation.changed, 'change')}{_undone(operation, session)}"
-    return f"  {name}: {paths}{more} ({about})"
+    return f"  {operation.kind}: {paths}{more} ({about})"
 
 
 def _undone(operation: Operation, session: Session) -> str:

@@ -210,7 +210,7 @@ def _follow(arguments: Arguments, event: dict[str, Any]) -> bool:
         return hook_edits.follow(name, event, open_it)
     except UnspillError as error:
         # The edit is the agent's own and happens anyway
-        print(f"unspill: this edit can't be undone by unspill: {error.message}", file=sys.stderr)
+        print(f"unspill: `unspill undo --session` will not know of this: {error.message}", file=sys.stderr)
         return True
 
 

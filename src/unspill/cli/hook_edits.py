@@ -48,7 +48,7 @@ def session_of(agent: str, event: dict[str, Any]) -> str:
 
 
 def follow(agent: str, event: dict[str, Any], open_sandbox: Callable[[], Sandbox]) -> bool:
-    """Record what an event tells of the agent's own edits, or of a prompt; tell whether it was such a one.
+    """Record an edit by the agent's own tools, or a prompt; tell whether the event was one of these.
 
     Raises:
         UnspillError: it can't be recorded.

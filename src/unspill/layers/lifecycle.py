@@ -119,11 +119,6 @@ _SEARCH_S = 2.0
 _aside: list[Thread] = []
 
 
-# What rows say, by the id of the layer
-_sealed_layers: dict[LayerId, tuple[bytes, LayerRow, SealedLayer]] = {}
-_MOST_KNOWN = 2000
-
-
 class Garbage(Record):
     """Layers whose upper directory can go, and layers whose work directory can."""
 
@@ -379,7 +374,10 @@ def load_stacks(
     """
     sealed: dict[bytes, list[SealedLayer]] = {}
     for row in store.layers.sealed(sandbox):
-        sealed.setdefault(row.root, []).append(_to_sealed(store.state, row))
+        layer = SealedLayer(
+            id=row.id, upper=upper_dir(store.state, row.id), mark=TimeMark(ctime_ns=row.mark_ns), run=row.run
+        )
+        sealed.setdefault(row.root, []).append(layer)
     masked, known = dict(masks), dict(bases)
     return tuple(
         _to_stack(
@@ -387,18 +385,6 @@ def load_stacks(
         )
         for root in roots
     )
-
-
-def _to_sealed(state: bytes, row: LayerRow) -> SealedLayer:
-    # Hundreds may be held, and each run asks for all of them
-    known = _sealed_layers.get(row.id)
-    if known is not None and known[:2] == (state, row):
-        return known[2]
-    layer = SealedLayer(id=row.id, upper=upper_dir(state, row.id), mark=TimeMark(ctime_ns=row.mark_ns), run=row.run)
-    if len(_sealed_layers) >= _MOST_KNOWN:
-        _sealed_layers.clear()
-    _sealed_layers[row.id] = state, row, layer
-    return layer
 
 
 def stat_root(root: bytes) -> os.stat_result:

@@ -365,7 +365,7 @@ def _start(sandbox: Sandbox, lock: int) -> KeeperLink:
         project = os.fsdecode(sandbox.project) if sandbox._project.roots else None
         # Root is asked whether it may run at all, and nobody would hear that question
         is_asked = os.getuid() != 0 and sandbox.policy.permissions.approver != "deny"
-        session = sandbox._project.store.transaction.session
+        session = sandbox._project.store.session
         link.ask("open", project=project, name=sandbox.name, id=sandbox.id, asks=is_asked, session=session)
     except BaseException:
         link.close()

@@ -299,9 +299,15 @@ class Looking:
         """Return the sessions of agents in this project, the newest last."""
         return sessions.list_sessions(self._project)
 
-    def find_session(self, session: str | None = None) -> Session:
-        """Return one of them by its name or the beginning of it, by default the one that did something last."""
-        return sessions.find_session(self._project, session)
+    def find_session(self, session: str | None = None, *, is_to_undo: bool = False) -> Session:
+        """Return one of them by its name or the beginning of it.
+
+        By default it is the one that did something last; if `is_to_undo`, the last one that can be undone.
+
+        Raises:
+            UsageError: there is none, or more than one begins so.
+        """
+        return sessions.find_session(self._project, session, is_to_undo=is_to_undo)
 
     def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
         """Return the latest runs, the youngest first."""
@@ -397,7 +403,7 @@ class Sandbox(Looking):
         check_approver(approver)
         permit_root = None if approver is None else self._permit_root
         self._project = open_project(project, name, policy, permit_root)
-        self._project.store.transaction.session = check_session(session)
+        self._project.store.session = check_session(session)
         self._recovered = sweep_once(self._project.store, self._project.means.facts)
         if self._recovered:
             for operation in self._recovered:

@@ -204,7 +204,7 @@ def with_covers(project: Project, stacks: tuple[Stack, ...], revealed: tuple[byt
     Raises:
         SandboxUnavailable: a layer can't be covered.
     """
-    changed = project.store.facts.beginning(_CHANGED) if any(stack.sealed for stack in stacks) else {}
+    changed = project.store.facts.starting_with(_CHANGED) if any(stack.sealed for stack in stacks) else {}
     if not changed:
         return stacks
     shown = {_absolute(project, path) for path in revealed}
@@ -631,7 +631,7 @@ def _covered(store: Store, changed: dict[str, str], stack: Stack, layer: SealedL
 
 def _changed_secrets(project: Project, stacks: tuple[Stack, ...]) -> Iterator[bytes]:
     """Yield the secrets that runs were shown and changed, as far as that is held."""
-    changed = project.store.facts.beginning(_CHANGED)
+    changed = project.store.facts.starting_with(_CHANGED)
     for stack in stacks:
         for layer in stack.sealed:
             yield from _changed_in(changed, stack, layer)

@@ -43,6 +43,11 @@ class Session(Record):
     prompts: tuple[PromptRow, ...] = ()
     undone: tuple[int, ...] = ()
 
+    @property
+    def can_be_undone(self) -> bool:
+        """Whether it changed something that is not undone."""
+        return len(self.undone) < len(self.operations)
+
     def point(self, prompt: PromptRow) -> int:
         """Return the number of the last operation before a prompt: where to go back to; 0 for before the session."""
         return max((one.number for one in self.operations if one.at_ns < prompt.at_ns), default=0)
@@ -50,13 +55,15 @@ class Session(Record):
 
 def list_sessions(project: Project) -> tuple[Session, ...]:
     """Return the sessions of a project, the newest last."""
-    return tuple(
-        _load(project, name, begun, last) for name, (begun, last) in project.store.sessions.times(project.path).items()
-    )
+    done = done_in(project)
+    times = project.store.sessions.times(project.path)
+    return tuple(_load(project, done, name, *moments) for name, moments in times.items())
 
 
-def find_session(project: Project, word: str | None = None) -> Session:
-    """Return a session by its name or the beginning of it, by default the one that did something last.
+def find_session(project: Project, word: str | None = None, *, is_to_undo: bool = False) -> Session:
+    """Return a session by its name or the beginning of it.
+
+    By default it is the one that did something last; if `is_to_undo`, the last one of which something can be undone.
 
     Raises:
         UsageError: there is none, or more than one begins so.
@@ -65,13 +72,15 @@ def find_session(project: Project, word: str | None = None) -> Session:
     if word is None:
         if not times:
             raise UsageError("this project has no session", remedy="Agents that call `unspill hook` have one.")
+        if is_to_undo and (changed := [one for one in list_sessions(project) if one.can_be_undone]):
+            return max(changed, key=lambda session: session.last_ns)
         names = [max(times, key=lambda name: times[name][1])]
     else:
         names = [name for name in times if name == word] or [name for name in times if name.startswith(word)]
     if len(names) != 1:
         why = "no such session" if not names else "more than one session begins so"
         raise UsageError(f"{why}: {word}", remedy=_SEE)
-    return _load(project, names[0], *times[names[0]])
+    return _load(project, done_in(project), names[0], *times[names[0]])
 
 
 def undo_session(project: Project, word: str | None, to: int | None, asked_by: str) -> tuple[Operation, ...]:
@@ -84,20 +93,13 @@ def undo_session(project: Project, word: str | None, to: int | None, asked_by: s
         UsageError: there is no such session, or nothing to undo.
     """
     end_interrupted(project.store)
-    session = find_session(project, word) if word is not None else _last_changed(project)
+    session = find_session(project, word, is_to_undo=True)
     wanted = [one for one in session.operations if one.number not in session.undone and one.number > (to or 0)]
     if to is not None and to not in {0, *(one.number for one in session.operations)}:
-        raise UsageError(f"op {to} is none of session {session.name}", remedy="See `unspill show --session`.")
+        raise UsageError(f"op {to} is not part of session {session.name}", remedy="See `unspill show --session`.")
     if not wanted:
         raise UsageError("there is nothing to undo", remedy="See `unspill show --session`.")
     return tuple(undo_operation(project, one.number, asked_by) for one in reversed(wanted))
-
-
-def _last_changed(project: Project) -> Session:
-    """Return the session that did something last, of those that changed something which is not undone."""
-    every = sorted(list_sessions(project), key=lambda session: session.last_ns, reverse=True)
-    changed = (session for session in every if len(session.undone) < len(session.operations))
-    return next(changed, None) or find_session(project)
 
 
 def note_files(project: Project, call: str, paths: Sequence[bytes]) -> None:
@@ -132,12 +134,13 @@ def _real(path: bytes) -> bytes:
 
 
 def _key(project: Project, call: str) -> str:
-    whole = "\0".join((project.store.transaction.session, call)).encode("utf-8", "surrogatepass")
+    whole = "\0".join((project.store.session, call)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(whole).hexdigest()[:32]
 
 
-def _load(project: Project, name: str, begun_ns: int, last_ns: int) -> Session:
-    store, done = project.store, done_in(project)
+def _load(project: Project, done: Sequence[Operation], name: str, begun_ns: int, last_ns: int) -> Session:
+    """Return a session; `done` are the project's operations, the youngest first."""
+    store = project.store
     runs = store.runs.of_session(project.path, name)
     known = {run.id for run in runs}
     # What the session held, and the person applied later, is its work too

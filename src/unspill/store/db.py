@@ -251,6 +251,15 @@ class Store:
         self.sessions = SessionTable(db)
         self.facts = FactTable(db)
 
+    @property
+    def session(self) -> str:
+        """The session that all belongs to which is recorded through this object, empty for none."""
+        return self.transaction.session
+
+    @session.setter
+    def session(self, name: str) -> None:
+        self.transaction.session = name
+
     # A run that needs no permission must not pay for the module of these three
 
     @property
@@ -335,7 +344,7 @@ class FactTable(Table):
         rows = self._db.rows("SELECT value FROM facts WHERE key = ?", (key,))
         return as_text(rows[0][0]) if rows else None
 
-    def beginning(self, beginning: str) -> dict[str, str]:
+    def starting_with(self, beginning: str) -> dict[str, str]:
         """Return all values whose keys begin like this, by the rest of their keys; it ends with ASCII."""
         after = beginning[:-1] + chr(ord(beginning[-1]) + 1)
         rows = self._db.rows("SELECT key, value FROM facts WHERE key >= ? AND key < ?", (beginning, after))

@@ -106,7 +106,7 @@ class OperationTable(Table):
 
     def has_later_edits(self, project: bytes, number: int) -> bool:
         """Tell whether another program has changed files of a project since that number, and was recorded."""
-        sql = "SELECT 1 FROM operations WHERE project = ? AND number >= ? AND kind = 'edit' LIMIT 1"
+        sql = "SELECT 1 FROM operations WHERE project = ? AND number > ? AND kind = 'edit' LIMIT 1"
         return bool(self._db.rows(sql, (project, number)))
 
     def rolled_back(self, project: bytes) -> tuple[Operation, ...]:
