@@ -12,6 +12,7 @@ import pytest
 from tests.agents.wire import Wire, descendants, wired
 from tests.prepared import PROGRAM
 from tests.support import Ground
+from unspill import Sandbox
 
 pytestmark = [pytest.mark.kernel, pytest.mark.agents, pytest.mark.any_bwrap]
 
@@ -111,3 +112,17 @@ def test_the_sandbox_ends_with_the_connection(ground: Ground, tmp_path: Path) ->
         assert len(alive) == 1
     assert not [pid for pid in alive if Path(f"/proc/{pid}/cmdline").exists()]
     assert ground.left_behind() == []
+
+
+def test_what_each_connection_does_is_a_session_of_its_own(ground: Ground, tmp_path: Path) -> None:
+    ground.configure('after = "apply"\n')
+    for name in ("one", "two"):
+        with wired(ground.project, tmp_path / name, "modern") as wire:
+            for command in (f"echo 1 > {name}", f"echo 2 >> {name}"):
+                assert not wire.call("run", {"command": command})["isError"]
+    with Sandbox(ground.project) as sandbox:
+        sessions = sandbox.sessions()
+        assert [len(session.operations) for session in sessions] == [2, 2]
+        assert all(session.name.startswith("mcp-") for session in sessions)
+        sandbox.undo_session(sessions[0].name)
+    assert [path.name for path in ground.project.iterdir()] == ["two"]

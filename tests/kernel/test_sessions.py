@@ -339,5 +339,7 @@ def test_a_hook_records_the_agents_own_edits_and_prompts(
     assert found["session"] == f"{name}-7"
     assert [(one["kind"], one["changed"]) for one in found["operations"]] == [("edit", 1)]
     assert [one["text"] for one in found["prompts"]] == ["please do it"]
-    assert run_cli("undo", "--session", "--to", "0", cwd=ground.project).returncode == 0
+    shown = run_cli("show", "--session", cwd=ground.project).stdout.decode()
+    assert f"prompt: please do it  (back to here: unspill undo --session {name}-7 --to op0)" in shown
+    assert run_cli("undo", "--session", "--to", "op0", cwd=ground.project).returncode == 0
     assert (ground.project / "a").read_text() == "before\n"
