@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -223,8 +224,17 @@ def processes_with(word: str) -> list[str]:
     return found
 
 
+def starts(word: str) -> bool:
+    """Whether a process has `word` as an argument, or soon has: one that was forked has its parent's words at first."""
+    deadline = time.monotonic() + 20
+    while not (found := processes_with(word)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return bool(found)
+
+
 def parent_of(word: str) -> int:
     """Return the parent of the process that has a word as an argument."""
+    assert starts(word)
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if word.encode() in path.read_bytes().split(b"\0"):

@@ -19,7 +19,7 @@ import pytest
 import unspill
 from tests.cli.coding_agents import KINDS, OR_STOP, Agent, Codex, Outcome
 from tests.kernel.terminal_person import ASKED, Person
-from tests.support import Ground, lasting, processes_with, run_cli
+from tests.support import Ground, lasting, processes_with, run_cli, starts
 
 pytestmark = pytest.mark.kernel
 
@@ -244,7 +244,7 @@ def test_a_command_in_the_background_shares_its_sandbox_and_ends_with_the_agents
             time.sleep(0.02)
         perform(agent.consider("echo granted > wish").command, ground.project)
         assert shell.stdout.readline() == b"granted\n"
-        assert processes_with(word)
+        assert starts(word)
         for path in Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split() or [str(shell.pid)]:
             os.kill(int(path), signal.SIGTERM)
         shell.wait(30)

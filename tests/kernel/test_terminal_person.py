@@ -16,7 +16,7 @@ import pytest
 
 from tests.kernel.terminal_person import UNSPILL, Person, seated
 from tests.panes import Pane, typed
-from tests.support import Ground, find_native_bwrap, lasting, processes_with, run_cli
+from tests.support import Ground, find_native_bwrap, lasting, processes_with, run_cli, starts
 
 pytestmark = pytest.mark.kernel
 
@@ -427,6 +427,7 @@ def test_a_terminal_in_the_background_goes_on_when_the_window_is_closed(ground: 
             assert process.wait(20) == 129
         # The second one is beside the first, and ends with its window
         assert [(one["number"], one["alive"], one["attached"]) for one in runs_of(ground)] == [(1, True, False)]
+        assert starts(word)
         assert len(processes_with(word)) == 1
     assert run_cli("stop", cwd=ground.project).stdout.startswith(b"Stopped run 1.\n")
     assert processes_with(word) == []
