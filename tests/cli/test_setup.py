@@ -37,7 +37,7 @@ def test_the_plan_is_printed_and_nothing_is_changed(ground: Ground) -> None:
     lines = done.stdout.decode().splitlines()
     assert lines[:2] == [f"--- {settings}", f"+++ {settings}"]
     assert '-{"model": "opus"}' in lines
-    assert "unspill hook claude-code || " in lines[-1]
+    assert "client.py hook claude-code || " in lines[-1]
     assert settings.read_text() == '{"model": "opus"}'
     assert not (ground.state / "setup").exists()
 

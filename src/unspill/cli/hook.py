@@ -19,7 +19,7 @@ from shlex import quote, split
 from unspill.cli import hook_edits
 from unspill.cli.main import Option, open_sandbox, parse, verb
 from unspill.errors import UnspillError, UsageError
-from unspill.host.places import check_own_place, find_home, own_words
+from unspill.host.places import check_own_place, find_home, helped_words, own_words
 from unspill.policy.defaults import check_root
 from unspill.policy.paths import show
 from unspill.record import Record
@@ -327,7 +327,7 @@ def _words(
     The project is named: some agents let a model say where a command is run.
     """
     # Some agents give a shell a pipe that never ends, which a command would wait for
-    words = [*own_words(), "run", "--no-stdin"]
+    words = [*(own_words() if in_background else helped_words()), "run", "--no-stdin"]
     if in_background:
         # The agent reads its output and ends it; other commands share its sandbox meanwhile
         words += ["--detach", "--follow"]
@@ -366,8 +366,8 @@ def project_of(arguments: Arguments) -> bytes:
     return project
 
 
-def _own_command(arguments: Arguments) -> str:
-    words = [*own_words(), "hook", arguments.words[0]]
+def _own_command(arguments: Arguments, program: list[str]) -> str:
+    words = [*program, "hook", arguments.words[0]]
     words += [name for name in ("--hold", "--quiet", "--confirm") if arguments.flag(name)]
     for name in ("--project", "--sandbox"):
         value = arguments.value(name)
@@ -399,7 +399,7 @@ def _hook_form(agent: CodingAgent, command: str) -> dict[str, Any]:
 def hook_groups(name: str, program: str = "") -> tuple[tuple[str, dict[str, Any]], ...]:
     """Return what `setup` adds to an agent's hooks, by event: first what seals its commands, then the rest."""
     agent = AGENTS[name]
-    command = f"{program or ' '.join(map(quote, own_words()))} hook {name}"
+    command = f"{program or ' '.join(map(quote, helped_words()))} hook {name}"
     (group,) = _settings_form(agent, command + _OR_STOP)["hooks"][agent.event]
     told = {"hooks": [_telling(agent, command)]}
     return ((agent.event, group), *_edit_groups(name, command), (_SESSION, told))
@@ -419,7 +419,7 @@ def _telling(agent: CodingAgent, command: str) -> dict[str, Any]:
 
 
 def _all_settings(arguments: Arguments) -> dict[str, Any]:
-    command = _own_command(arguments)
+    command = _own_command(arguments, helped_words())
     settings = _settings_form(_agent(arguments), command)
     for event, group in _edit_groups(arguments.words[0], command.removesuffix(_OR_STOP)):
         settings["hooks"].setdefault(event, []).append(group)
@@ -488,13 +488,17 @@ def trust_hash(matcher: object, hook: dict[str, Any], event: str = "pre_tool_use
 
 def _is_printed(agent: CodingAgent, matcher: object, entry: dict[str, Any]) -> bool:
     """Tell whether a hook is, to the letter, what `--settings` prints for some options."""
-    try:
-        words = split(str(entry.get("command")).removesuffix(_OR_STOP))
-        given = parse(hook, words[len(own_words()) + 1 :])
-        printed = _settings_form(_agent(given), _own_command(given))
-    except (ValueError, UsageError):
-        return False
-    return printed == {"hooks": {agent.event: [{"matcher": matcher, "hooks": [entry]}]}}
+    found = {"hooks": {agent.event: [{"matcher": matcher, "hooks": [entry]}]}}
+    # Earlier versions did not know the helper
+    for program in (helped_words(), own_words()):
+        try:
+            words = split(str(entry.get("command")).removesuffix(_OR_STOP))
+            given = parse(hook, words[len(program) + 1 :])
+            if found == _settings_form(_agent(given), _own_command(given, program)):
+                return True
+        except (ValueError, UsageError):
+            continue
+    return False
 
 
 def _trust_key(path: str, place: tuple[int, int]) -> str:

@@ -17,7 +17,7 @@ import stat
 import sys
 
 from unspill.cli.main import EVENTS, NO_PROJECT, Option, open_sandbox, verb
-from unspill.errors import HostError, UsageError
+from unspill.errors import HostError, UnspillError, UsageError
 from unspill.host.dirfd import write_whole
 from unspill.host.libc import DeferredSignals, RaisingSignals
 from unspill.lazy import lazy_module
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from unspill.cli.output import Screen, Traces
     from unspill.model.permission import Answer, Question
     from unspill.model.run import Event, StreamName
-    from unspill.sandbox import keeper
+    from unspill.sandbox import keeper, planning
     from unspill.sandbox.ports import Port, WantedPorts
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 else:
     keeper = lazy_module("unspill.sandbox.keeper")  # lazy: background runs
     output = lazy_module("unspill.cli.output")  # lazy: summary
+    planning = lazy_module("unspill.sandbox.planning")  # lazy: run
     terminal = lazy_module("unspill.cli.terminal")  # lazy: terminal
 
 _WHOM = ("terminal", "queue", "deny")
@@ -206,6 +207,8 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
         with RaisingSignals():
             on_event = streams.keep_back if as_json or attached is not None else streams.pass_on
             runner = _runner(arguments, sandbox, options)
+            if runner is sandbox and _kept is not None:
+                options["reuse"] = True
             result: Any = runner.run(command, on_event=on_event, **options, **more)
     except KeyboardInterrupt as error:
         if streams.is_started and not hasattr(error, "__notes__"):
@@ -216,6 +219,55 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
     if runner is not sandbox and isinstance(result, keeper.Detached):
         return tell_detached(result, sandbox)
     return _end(arguments, sandbox, result, streams, known)
+
+
+class _KeptRun:
+    """The sandbox of the last run of this process, for the next one that finds everything as it was.
+
+    Only the helper has it. Whatever a run is made with is found out anew each time: project, policy, what the machine
+    can do. If any of it is another, so is the sandbox.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[object, Sandbox] | None = None
+
+    def choose(self, arguments: Arguments, sandbox: Sandbox) -> Sandbox:
+        """Return the sandbox to be used: the one that was kept if it is just like this one, and else this one."""
+        given = [arguments.value(name) for name in ("--session", "--ask", "--sandbox", "--events")]
+        key = (sandbox._project.replace(store=None), given)
+        if self._kept is not None and self._kept[0] == key:
+            sandbox.close()
+            # A second is long enough for a person to change something
+            planning.forget_places()
+            return self._kept[1]
+        self.drop()
+        self._kept = key, sandbox
+        return sandbox
+
+    def drop(self) -> None:
+        """End what is kept."""
+        kept, self._kept = self._kept, None
+        try:
+            if kept is not None:
+                kept[1].close()
+        except (OSError, UnspillError):
+            # The state is gone, or fails: that is no reason not to run the next. Who comes later finds what is left
+            return
+
+
+_kept: _KeptRun | None = None
+
+
+def keep_sandbox() -> None:
+    """Have the runs of this process share a sandbox, each as isolated as a plain run: `Sandbox.run` with `reuse`."""
+    global _kept  # noqa: PLW0603
+    _kept = _KeptRun()
+
+
+def drop_kept() -> None:
+    """End the sandbox that was kept."""
+    if _kept is not None:
+        _kept.drop()
 
 
 def _runner(arguments: Arguments, sandbox: Sandbox, options: dict[str, Any]) -> Sandbox | keeper.KeptSandbox:
@@ -283,7 +335,8 @@ def _find_terminal(arguments: Arguments, sandbox: Sandbox, streams: TerminalOutp
 def _open(arguments: Arguments, approver: _Approver | None) -> Sandbox:
     try:
         session = arguments.value("--session") or ""
-        return open_sandbox(arguments, may_fork=True, approver=approver, session=session)
+        opened = open_sandbox(arguments, may_fork=True, approver=approver, session=session)
+        return opened if _kept is None else _kept.choose(arguments, opened)
     except HostError as error:
         if arguments.flag("--unsandboxed"):
             error.add_note(_UNSANDBOXED)
@@ -299,7 +352,8 @@ def _tell_hidden(sandbox: Sandbox) -> None:
 
 def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: TerminalOutput) -> int:
     """Say how it went, and return the exit code."""
-    close_launchers()
+    if _kept is None:
+        close_launchers()
 
     if arguments.flag("--json"):
         output.print_json(output.result_form(result))

@@ -464,6 +464,27 @@ def keeper_files(state: bytes, sandbox: SandboxId) -> tuple[bytes, bytes]:
     return path + b".keeper", path + b".socket"
 
 
+def helper_files(state: bytes) -> tuple[bytes, bytes]:
+    """Return the file that the helper of this user has locked as long as it serves, and the socket it listens on."""
+    return state + b"/locks/helper.lock", state + b"/locks/helper"
+
+
+def find_helper(state: bytes) -> int:
+    """Return the process that is the helper of this user, 0 if there is none."""
+    try:
+        fd = os.open(helper_files(state)[0], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return 0
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        pid = os.read(fd, 32)
+        return int(pid) if pid.isdigit() else 0
+    finally:
+        os.close(fd)
+    return 0
+
+
 def has_keeper(state: bytes, sandbox: SandboxId) -> bool:
     """Tell whether a sandbox has a keeper, or had one that was killed."""
     return os.path.exists(keeper_files(state, sandbox)[1])

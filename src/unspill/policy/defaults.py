@@ -124,7 +124,8 @@ def merge_roots(project: bytes, extra: tuple[bytes, ...] = ()) -> tuple[bytes, .
 
 def toolchain_candidates(home: bytes, path: bytes = b"") -> tuple[bytes, ...]:
     """Return the directories that are toolchains if they exist: the table, and program directories on `PATH`."""
-    found = [posixpath.join(home, name) for name in TOOLCHAINS]
+    above = posixpath.join(home, b"")
+    found = [above + name for name in TOOLCHAINS]
     for entry in path.split(b":"):
         if not entry.startswith(b"/") or b"\0" in entry:
             continue
@@ -138,7 +139,8 @@ def toolchain_candidates(home: bytes, path: bytes = b"") -> tuple[bytes, ...]:
 
 def cache_candidates(home: bytes) -> tuple[bytes, ...]:
     """Return the directories that are tool caches if they exist."""
-    return tuple(posixpath.join(home, name) for name in CACHES)
+    above = posixpath.join(home, b"")
+    return tuple(above + name for name in CACHES)
 
 
 def is_allowed_variable(name: str, configured: tuple[str, ...]) -> bool:

@@ -232,7 +232,8 @@ def find_secret(path: bytes, home: bytes) -> bytes | None:
 
 def home_secrets(home: bytes) -> tuple[bytes, ...]:
     """Return what no sandbox sees of a home directory unless the person's policy names it."""
-    return tuple(posixpath.join(home, name) for name in HOME_SECRETS)
+    above = posixpath.join(home, b"")
+    return tuple(above + name for name in HOME_SECRETS)
 
 
 def secret_paths(home: bytes, uid: int) -> tuple[bytes, ...]:
