@@ -164,7 +164,7 @@ def _print_stored(arguments: Arguments, sandbox: Sandbox, number: int | None) ->
 
 
 @verb(
-    "End a background run (RUN), or all of a sandbox and the helper of hooks, and say what became of what they changed.",
+    "End a background run (RUN), or all of a sandbox and the hooks' helper, and say what became of what they changed.",
     NO_PROJECT.replace(help="runs without a project"),
     positional="[NAME|RUN]",
     most=1,

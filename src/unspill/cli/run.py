@@ -34,14 +34,13 @@ if TYPE_CHECKING:
     from unspill.cli.output import Screen, Traces
     from unspill.model.permission import Answer, Question
     from unspill.model.run import Event, StreamName
-    from unspill.sandbox import keeper, planning
+    from unspill.sandbox import keeper
     from unspill.sandbox.ports import Port, WantedPorts
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 else:
     keeper = lazy_module("unspill.sandbox.keeper")  # lazy: background runs
     output = lazy_module("unspill.cli.output")  # lazy: summary
-    planning = lazy_module("unspill.sandbox.planning")  # lazy: run
     terminal = lazy_module("unspill.cli.terminal")  # lazy: terminal
 
 _WHOM = ("terminal", "queue", "deny")
@@ -234,11 +233,9 @@ class _KeptRun:
     def choose(self, arguments: Arguments, sandbox: Sandbox) -> Sandbox:
         """Return the sandbox to be used: the one that was kept if it is just like this one, and else this one."""
         given = [arguments.value(name) for name in ("--session", "--ask", "--sandbox", "--events")]
-        key = (sandbox._project.replace(store=None), given)
+        key = (sandbox._project.replace(store=None), given, os.environb.get(b"PATH"))
         if self._kept is not None and self._kept[0] == key:
             sandbox.close()
-            # A second is long enough for a person to change something
-            planning.forget_places()
             return self._kept[1]
         self.drop()
         self._kept = key, sandbox

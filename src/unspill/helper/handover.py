@@ -8,7 +8,7 @@ anything. It imports no more than it needs: all else would cost more than what t
 
 import posix
 import sys
-from _signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal
+from _signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal  # type: ignore[import-not-found]
 from _socket import AF_UNIX, SCM_RIGHTS, SO_PEERCRED, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET, socket
 
 # The helper answers at once, or is not well
@@ -37,8 +37,8 @@ def main() -> None:
         is_taken = False
     if link is None or not is_taken:
         # Python may be told by variables to run something else first, and the working directory may be a project
-        program = sys.executable
-        posix.execv(program, [program, "-E", "-P", "-m", module, *words])
+        python = sys.executable.encode(sys.getfilesystemencoding(), "surrogateescape")
+        posix.execv(python, [python, b"-E", b"-P", b"-m", module, *words])
     posix._exit(_follow(link, _STOPPED if words[:1] == [b"hook"] else _OUR_FAILURE))
 
 
@@ -61,7 +61,7 @@ def _reach() -> socket:
     return link
 
 
-def _hand_over(link: socket, words: list) -> bool:
+def _hand_over(link: socket, words: list[bytes]) -> bool:
     """Tell the helper all that a program knows when it starts; return whether it will do it.
 
     It begins only once it has the streams, so it does nothing for a client that has given it up.
@@ -85,7 +85,7 @@ def _hand_over(link: socket, words: list) -> bool:
 
 def _follow(link: socket, failure: int) -> int:
     """Pass on signals that ask this program to end, and return the exit code."""
-    heard: list = []
+    heard: list[int] = []
 
     def pass_on(number: int, _frame: object) -> None:
         heard.append(number)

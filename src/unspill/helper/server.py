@@ -50,7 +50,9 @@ _LOADED = (hook, hook_edits, output)
 _LOADED_LATE = ("unspill.sandbox.live", "unspill.sandbox.apply", "unspill.sandbox.result", "unspill.policy.merge")
 IDLE_S = 600.0
 _LOOK_S = 5.0
-_MOST_WORKERS, _MOST_IDLE = 16, 2
+# An agent may want some things at once, and again soon
+_MOST_WORKERS, _MOST_IDLE = 16, 4
+_QUIET_S = 60.0
 _LENGTH_BYTES, _LONGEST_REQUEST = 4, 32 << 20
 # How long a client may take to say what it wants
 _PATIENCE_S = 2.0
@@ -150,7 +152,7 @@ class _Likeness:
             return False
         return other == self._own and _CONFINED not in other[1]
 
-    def _look(self, pid: str) -> tuple[object, ...]:
+    def _look(self, pid: str) -> tuple[Any, ...]:
         spaces = [os.stat(f"/proc/{pid}/ns/{name}").st_ino for name in _NAMESPACES]
         root = os.stat(f"/proc/{pid}/root")
         rights = [line for line in _read(f"/proc/{pid}/status").split(b"\n") if line.startswith(_RIGHTS)]
@@ -209,6 +211,8 @@ class _Helper:
             if self._listener.fileno() in ready:
                 self._welcome()
             self._is_ending = self._is_ending or self._agent in ready
+            if len(self._idle) > 1 and time.monotonic() - self._last > _QUIET_S:
+                self._dismiss(self._idle.pop(0), poll)
             self._reap()
         self._end()
 
@@ -254,7 +258,11 @@ class _Helper:
         """Note that a worker is idle again, or gone."""
         if self._workers[fd].recv(1) and len(self._idle) < _MOST_IDLE:
             self._idle.append(fd)
-            return
+        else:
+            self._dismiss(fd, poll)
+
+    def _dismiss(self, fd: int, poll: select.poll) -> None:
+        """Let go of a worker, which then ends."""
         poll.unregister(fd)
         self._workers.pop(fd).close()
         self._idle = [idle for idle in self._idle if idle != fd]

@@ -83,11 +83,6 @@ def get_places(project: Project, *, afresh: bool = False) -> Places:
     return places
 
 
-def forget_places() -> None:
-    """Have the next run look around again, however short ago the last one did."""
-    _found.clear()
-
-
 def _find_places(project: Project) -> Places:
     home = project.home.path
     configs = read_git_configs(home)
