@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["UNSPILL_TEST_FULL"] = "1" if full else "0"
     os.environ["UNSPILL_TEST_VIEW"] = config.getoption("--view")
     # Hooks that tests call leave nothing behind, but in tests of that
-    os.environ["UNSPILL_NO_HELPER"] = "1"
+    os.environ["UNSPILL_NO_STANDBY"] = "1"
     choose_bwrap(config.getoption("--bwrap"))
     # A shared machine is slow at times and a plain run must not be red by chance, hence no deadline and no
     # randomness; the long runs search further each time.

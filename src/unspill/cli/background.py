@@ -13,7 +13,7 @@ from unspill.cli.run import TerminalOutput, print_background, tell_detached
 from unspill.cli.terminal import PersonTerminal, get_terminal
 from unspill.errors import UsageError
 from unspill.host.libc import RaisingSignals
-from unspill.layers.locks import find_helper
+from unspill.layers.locks import find_standby
 from unspill.model.run import Exited, OutputChunk
 from unspill.policy.paths import quote
 from unspill.sandbox.keeper import Detached, KeptSandbox, find_keeper, find_keepers, from_form
@@ -45,9 +45,9 @@ def ps(arguments: Arguments) -> int:
         project = None if kept["project"] is None else os.fsencode(kept["project"])
         if (wanted is None or project == wanted) and name in (None, kept["sandbox"]):
             found.append((project, kept))
-    helper = find_helper(find_own_locations().state)
+    standby = find_standby(find_own_locations().state)
     if arguments.flag("--json"):
-        print_json({"sandboxes": [kept for _project, kept in found], "helper": helper or None})
+        print_json({"sandboxes": [kept for _project, kept in found], "standby": standby or None})
         return 0
     here = find_project(os.path.realpath(os.getcwdb()))
     for project, kept in found:
@@ -56,8 +56,8 @@ def ps(arguments: Arguments) -> int:
             print(_run_line(run, f"{quote(kept['sandbox'].encode())}{place}"))
     if not any(kept["runs"] for _project, kept in found):
         print("Nothing runs in the background.")
-    if helper:
-        print(f"Process {helper} helps the hooks of your coding agents. It ends with them, or by: unspill stop")
+    if standby:
+        print(f"Process {standby} stands by for the hooks of your coding agents. To end it: unspill stop")
     return 0
 
 
@@ -164,7 +164,7 @@ def _print_stored(arguments: Arguments, sandbox: Sandbox, number: int | None) ->
 
 
 @verb(
-    "End a background run (RUN), or all of a sandbox and the hooks' helper, and say what became of what they changed.",
+    "End a background run (RUN), or all of a sandbox and the hooks' standby, and say what became of what they changed.",
     NO_PROJECT.replace(help="runs without a project"),
     positional="[NAME|RUN]",
     most=1,
@@ -172,10 +172,10 @@ def _print_stored(arguments: Arguments, sandbox: Sandbox, number: int | None) ->
 def stop(arguments: Arguments) -> int:
     """End background runs."""
     number, sandbox, link = _find(arguments)
-    helper = find_helper(sandbox._project.store.state)
-    if number is None and helper:
+    standby = find_standby(sandbox._project.store.state)
+    if number is None and standby:
         # It ends what it does first; the next hook starts another one
-        os.kill(helper, signal.SIGTERM)
+        os.kill(standby, signal.SIGTERM)
     if link is None:
         if number is not None:
             raise _nothing(sandbox)

@@ -19,7 +19,7 @@ from shlex import quote, split
 from unspill.cli import hook_edits
 from unspill.cli.main import Option, open_sandbox, parse, verb
 from unspill.errors import UnspillError, UsageError
-from unspill.host.places import check_own_place, find_home, helped_words, own_words
+from unspill.host.places import check_own_place, find_home, own_words, standby_words
 from unspill.policy.defaults import check_root
 from unspill.policy.paths import show
 from unspill.record import Record
@@ -327,7 +327,7 @@ def _words(
     The project is named: some agents let a model say where a command is run.
     """
     # Some agents give a shell a pipe that never ends, which a command would wait for
-    words = [*(own_words() if in_background else helped_words()), "run", "--no-stdin"]
+    words = [*(own_words() if in_background else standby_words()), "run", "--no-stdin"]
     if in_background:
         # The agent reads its output and ends it; other commands share its sandbox meanwhile
         words += ["--detach", "--follow"]
@@ -399,7 +399,7 @@ def _hook_form(agent: CodingAgent, command: str) -> dict[str, Any]:
 def hook_groups(name: str, program: str = "") -> tuple[tuple[str, dict[str, Any]], ...]:
     """Return what `setup` adds to an agent's hooks, by event: first what seals its commands, then the rest."""
     agent = AGENTS[name]
-    command = f"{program or ' '.join(map(quote, helped_words()))} hook {name}"
+    command = f"{program or ' '.join(map(quote, standby_words()))} hook {name}"
     (group,) = _settings_form(agent, command + _OR_STOP)["hooks"][agent.event]
     told = {"hooks": [_telling(agent, command)]}
     return ((agent.event, group), *_edit_groups(name, command), (_SESSION, told))
@@ -419,7 +419,7 @@ def _telling(agent: CodingAgent, command: str) -> dict[str, Any]:
 
 
 def _all_settings(arguments: Arguments) -> dict[str, Any]:
-    command = _own_command(arguments, helped_words())
+    command = _own_command(arguments, standby_words())
     settings = _settings_form(_agent(arguments), command)
     for event, group in _edit_groups(arguments.words[0], command.removesuffix(_OR_STOP)):
         settings["hooks"].setdefault(event, []).append(group)
@@ -489,8 +489,8 @@ def trust_hash(matcher: object, hook: dict[str, Any], event: str = "pre_tool_use
 def _is_printed(agent: CodingAgent, matcher: object, entry: dict[str, Any]) -> bool:
     """Tell whether a hook is, to the letter, what `--settings` prints for some options."""
     found = {"hooks": {agent.event: [{"matcher": matcher, "hooks": [entry]}]}}
-    # Earlier versions did not know the helper
-    for program in (helped_words(), own_words()):
+    # Earlier versions did not know the standby
+    for program in (standby_words(), own_words()):
         try:
             words = split(str(entry.get("command")).removesuffix(_OR_STOP))
             given = parse(hook, words[len(program) + 1 :])

@@ -223,7 +223,7 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
 class _KeptRun:
     """The sandbox of the last run of this process, for the next one that finds everything as it was.
 
-    Only the helper has it. Whatever a run is made with is found out anew each time: project, policy, what the machine
+    Only the standby has it. Whatever a run is made with is found out anew each time: project, policy, what the machine
     can do. If any of it is another, so is the sandbox.
     """
 

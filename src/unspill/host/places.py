@@ -560,10 +560,10 @@ def own_words() -> list[str]:
     return [*isolated, program] if is_script else [*isolated, "-m", "unspill"]
 
 
-def helped_words() -> list[str]:
-    """Return how this program is started by way of its helper, which takes a fraction of the time."""
+def standby_words() -> list[str]:
+    """Return how this program is started by way of its standby, which takes a fraction of the time."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return [sys.executable, "-IS", os.path.join(package, "helper", "client.py")]
+    return [sys.executable, "-IS", os.path.join(package, "standby", "client.py")]
 
 
 def check_own_place(roots: Sequence[bytes]) -> str:

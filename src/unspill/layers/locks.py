@@ -464,15 +464,15 @@ def keeper_files(state: bytes, sandbox: SandboxId) -> tuple[bytes, bytes]:
     return path + b".keeper", path + b".socket"
 
 
-def helper_files(state: bytes) -> tuple[bytes, bytes]:
-    """Return the file that the helper of this user has locked as long as it serves, and the socket it listens on."""
-    return state + b"/locks/helper.lock", state + b"/locks/helper"
+def standby_files(state: bytes) -> tuple[bytes, bytes]:
+    """Return the file that the standby of this user has locked as long as it serves, and the socket it listens on."""
+    return state + b"/locks/standby.lock", state + b"/locks/standby"
 
 
-def find_helper(state: bytes) -> int:
-    """Return the process that is the helper of this user, 0 if there is none."""
+def find_standby(state: bytes) -> int:
+    """Return the process that is the standby of this user, 0 if there is none."""
     try:
-        fd = os.open(helper_files(state)[0], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(standby_files(state)[0], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return 0
     try:

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The helper: a process of the person's own that is unspill, already started, for the hooks of their coding agents.
+"""The standby: a process of the person's own that is unspill, already started, for the hooks of their coding agents.
 
-Starting Python and reading its modules takes longer than sealing a short command. So the first hook leaves a helper
+Starting Python and reading its modules takes longer than sealing a short command. So the first hook leaves a standby
 behind. It has all modules, and forks a worker for each client that comes while the others are busy. A worker does what
 the whole program would have done: the same words, in the client's directory, with its variables, umask and streams. It
 reads the configuration anew each time. Between runs it only keeps the sandbox, which shows the next command nothing
 that another one left (`Sandbox.run` with `reuse`).
 
-It serves processes of its own user that the kernel treats as it treats the helper itself: in the same namespaces, with
+It serves processes of its own user that the kernel treats as it treats the standby itself: in the same namespaces, with
 the same rights and limits. Whoever is confined in any other way has to use the whole program. It ends with the agent
 that it was started for, when nobody came for a while, and when unspill is replaced.
 
 A client begins with a length, and then, divided by zeros: umask, directory, number of words, words, variables. The
 worker accepts, the client says go and sends its streams along; from then on each byte is a signal for the worker, and
 the end of the connection is one too. The answer is one byte, the exit code.
+
+`python -m unspill.standby.server` is the standby; with words it leaves one behind, and is then the command line.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ import time
 
 from unspill.cli import hook, hook_edits, output
 from unspill.cli import run as running
-from unspill.cli.main import STOPPED, run_words
+from unspill.cli.main import STOPPED, main, run_words
 from unspill.errors import UnspillError
-from unspill.helper.handover import ACCEPTED, GO
 from unspill.host.dirfd import make_pipe
-from unspill.layers.locks import helper_files
+from unspill.layers.locks import standby_files
 from unspill.runner.launcher import get_launcher, stop_launchers
 from unspill.sandbox.keeper import is_own_peer
 from unspill.sandbox.project import find_own_locations
+from unspill.standby.handover import ACCEPTED, GO
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
@@ -70,14 +72,14 @@ _CONFINED = b"NoNewPrivs:\t1"
 _LOCALE = (b"LC_ALL", b"LC_CTYPE", b"LANG")
 _NO_LANGUAGE = ("c", "posix", "")
 _SHELLS = (b"sh", b"bash", b"dash", b"zsh", b"busybox")
-_AGENT_VARIABLE = "UNSPILL_HELPER_AGENT"
+_AGENT_VARIABLE = "UNSPILL_STANDBY_AGENT"
 
 
-def start_helper() -> None:
-    """Leave a helper behind, unless there is one or there can be none. It is no reason to fail if that fails."""
+def start_standby() -> None:
+    """Leave a standby behind, unless there is one or there can be none. It is no reason to fail if that fails."""
     try:
         state = find_own_locations().state
-        lock_path, _socket_path = helper_files(state)
+        lock_path, _socket_path = standby_files(state)
         if not os.path.isdir(os.path.dirname(lock_path)):
             Store.open(state).close()
         lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -96,7 +98,7 @@ def start_helper() -> None:
 
 
 def _spawn(lock: int) -> None:
-    argv = [sys.executable, "-E", "-P", "-m", "unspill.helper"]
+    argv = [sys.executable, "-E", "-P", "-m", "unspill.standby.server"]
     high = fcntl.fcntl(lock, fcntl.F_DUPFD_CLOEXEC, 10)
     actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     actions += [(os.POSIX_SPAWN_DUP2, high, 3)]
@@ -124,7 +126,7 @@ def _is_confined() -> bool:
 
 
 def serve() -> NoReturn:
-    """Be the helper, until it is not needed any more. Descriptor 3 is the lock."""
+    """Be the standby, until it is not needed any more. Descriptor 3 is the lock."""
     os.set_inheritable(3, False)
     os.chdir("/")
     for name in _LOADED_LATE:
@@ -133,7 +135,7 @@ def serve() -> NoReturn:
     gc.freeze()
     agent = int(os.environ.pop(_AGENT_VARIABLE, "0"))
     try:
-        _Helper(find_own_locations().state, agent).loop()
+        _Standby(find_own_locations().state, agent).loop()
     finally:
         os._exit(0)
 
@@ -173,14 +175,14 @@ def _read(path: str) -> bytes:
         os.close(fd)
 
 
-class _Helper:
+class _Standby:
     """Takes clients and hands each to a worker. It has one thread and no sandbox, so it can fork."""
 
     def __init__(self, state: bytes, agent: int) -> None:
         self._likeness = _Likeness()
         self._version = _version()
         self._agent = _open_process(agent)
-        self._path = helper_files(state)[1]
+        self._path = standby_files(state)[1]
         self._listener = _listen(self._path)
         self._socket = _identity(self._path)
         os.ftruncate(3, 0)
@@ -229,7 +231,7 @@ class _Helper:
         return _version() == self._version
 
     def _end(self) -> None:
-        """Let nobody else come, and wait for those who are being served; another helper may begin meanwhile."""
+        """Let nobody else come, and wait for those who are being served; another standby may begin meanwhile."""
         if _identity(self._path) == self._socket:
             os.unlink(self._path)
         self._listener.close()
@@ -298,27 +300,27 @@ class _Helper:
 class _Worker:
     """Does what one client after another wants, as the program that the client would have been."""
 
-    def __init__(self, helper: socket.socket) -> None:
-        self._helper = helper
+    def __init__(self, parent: socket.socket) -> None:
+        self._parent = parent
         self._client: socket.socket | None = None
         self._is_spent = False
 
     def loop(self) -> None:
-        """Serve until the helper ends, or until this process is not as it was any more."""
+        """Serve until the standby ends, or until this process is not as it was any more."""
         signal.signal(signal.SIGIO, self._hear)
         running.keep_sandbox()
         # Before any client's streams are here: the spawner must not have them
         get_launcher(own_namespace=True, may_fork=True)
         try:
             while not self._is_spent:
-                content, descriptors, _flags, _address = socket.recv_fds(self._helper, 1, 1)
+                content, descriptors, _flags, _address = socket.recv_fds(self._parent, 1, 1)
                 if not content:
                     break
                 with socket.socket(fileno=descriptors[0]) as client:
                     code = self._serve(client)
                     # Before the client ends: the next one may be there at once
                     if not self._is_spent:
-                        self._helper.send(_IDLE)
+                        self._parent.send(_IDLE)
                     if code is not None:
                         self._answer(client, code)
         finally:
@@ -489,3 +491,11 @@ def _open_process(pid: int) -> int:
 
 def _pid_of(client: socket.socket) -> int:
     return int.from_bytes(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        # For the next: this one does what it is told itself
+        start_standby()
+        main()
+    serve()

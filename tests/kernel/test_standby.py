@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The helper of hooks: what it does is what the whole program would have done, and it serves nobody it should not."""
+"""The standby of hooks: what it does is what the whole program would have done, and it serves nobody it should not."""
 
 import fcntl
 import json
@@ -17,12 +17,12 @@ import pytest
 
 import unspill
 from tests.support import Ground, lasting, processes_with, run_cli, starts
-from unspill.helper.handover import ACCEPTED
-from unspill.layers.locks import find_helper, helper_files
+from unspill.layers.locks import find_standby, standby_files
+from unspill.standby.handover import ACCEPTED
 
 pytestmark = pytest.mark.kernel
 
-PLACE = Path(unspill.__file__).with_name("helper")
+PLACE = Path(unspill.__file__).with_name("standby")
 CLIENT = [sys.executable, "-IS", os.fspath(PLACE / "client.py")]
 FELL_BACK = 99
 # The client, but for this: where it would become the whole program, it ends
@@ -45,11 +45,11 @@ def until(found: Callable[[], Any]) -> Any:
 
 
 def variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "UNSPILL_NO_HELPER"}
+    return {name: value for name, value in os.environ.items() if name != "UNSPILL_NO_STANDBY"}
 
 
 def helped(*words: str, before: str = "", prefix: tuple[str, ...] = (), **options: Any) -> Any:
-    """Start a client that has nobody but the helper; `before` it begins, do this."""
+    """Start a client that has nobody but the standby; `before` it begins, do this."""
     program = f"{ONLY_HELPED}\n{before}\nhandover.main()"
     given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": variables()}
     return subprocess.Popen([*prefix, sys.executable, "-IS", "-c", program, *words], **{**given, **options})
@@ -84,16 +84,16 @@ def state(ground: Ground) -> bytes:
 
 
 def is_up(ground: Ground) -> int:
-    return find_helper(state(ground)) if os.path.exists(helper_files(state(ground))[1]) else 0
+    return find_standby(state(ground)) if os.path.exists(standby_files(state(ground))[1]) else 0
 
 
 def is_stopped(ground: Ground) -> bool:
-    """Have a helper end, also one that is only about to begin."""
-    with open(helper_files(state(ground))[0], "rb") as file:
+    """Have a standby end, also one that is only about to begin."""
+    with open(standby_files(state(ground))[0], "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if (pid := find_helper(state(ground))) != 0:
+            if (pid := find_standby(state(ground))) != 0:
                 os.kill(pid, signal.SIGCONT)
                 os.kill(pid, signal.SIGTERM)
             return False
@@ -101,8 +101,8 @@ def is_stopped(ground: Ground) -> bool:
 
 
 @pytest.fixture
-def helper(ground: Ground) -> Iterator[int]:
-    """A helper that the first hook of an agent has left behind."""
+def standby(ground: Ground) -> Iterator[int]:
+    """A standby that the first hook of an agent has left behind."""
     ground.configure('after = "apply"\n')
     ground.write("file", "content\n")
     assert ask_hook(ground, "true").returncode == 0
@@ -137,8 +137,8 @@ def tree(top: Path) -> dict[str, tuple[int, bytes]]:
         ("true", ("--no-such-option",)),
     ],
 )
-def test_a_run_ends_as_it_does_without_the_helper(
-    ground: Ground, helper: int, text: str, options: tuple[str, ...]
+def test_a_run_ends_as_it_does_without_the_standby(
+    ground: Ground, standby: int, text: str, options: tuple[str, ...]
 ) -> None:
     found = []
     for project in (ground.project, ground.home / "another"):
@@ -147,7 +147,7 @@ def test_a_run_ends_as_it_does_without_the_helper(
         words = [word.replace(os.fspath(ground.project), os.fspath(project)) for word in sealed(ground, text, *options)]
         is_helped = project == ground.project
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        alone = {"env": {**variables(), "UNSPILL_NO_HELPER": "1"}, **streams}
+        alone = {"env": {**variables(), "UNSPILL_NO_STANDBY": "1"}, **streams}
         start = helped(*words, cwd=project, umask=0o027) if is_helped else None
         code, out, err = ended(start or subprocess.Popen([*CLIENT, *words], cwd=project, umask=0o027, **alone))
         assert code != FELL_BACK
@@ -156,7 +156,7 @@ def test_a_run_ends_as_it_does_without_the_helper(
     assert found[0] == found[1]
 
 
-def test_a_hook_answers_as_it_does_without_the_helper(ground: Ground, helper: int) -> None:
+def test_a_hook_answers_as_it_does_without_the_standby(ground: Ground, standby: int) -> None:
     event = json.dumps({**EVENT, "tool_input": {"command": "echo x"}}).encode()
     alone = run_cli("hook", "codex", cwd=ground.project, stdin=event)
     reading, writing = os.pipe()
@@ -174,7 +174,7 @@ def test_a_hook_answers_as_it_does_without_the_helper(ground: Ground, helper: in
     os.close(reading)
 
 
-def test_what_it_answers_is_run_by_the_helper(ground: Ground, helper: int) -> None:
+def test_what_it_answers_is_run_by_the_standby(ground: Ground, standby: int) -> None:
     answer = json.loads(ask_hook(ground, "echo x > made; echo out").stdout)
     command = answer["hookSpecificOutput"]["updatedInput"]["command"]
     done = subprocess.run(
@@ -194,13 +194,13 @@ def test_what_it_answers_is_run_by_the_helper(ground: Ground, helper: int) -> No
         ("sleep 1000.75 & echo", "pgrep -fx 'sleep 1000.75'"),
     ],
 )
-def test_nothing_that_a_command_left_is_found_by_the_next(ground: Ground, helper: int, leave: str, find: str) -> None:
+def test_nothing_that_a_command_left_is_found_by_the_next(ground: Ground, standby: int, leave: str, find: str) -> None:
     before = run_helped(ground, find)
     assert run_helped(ground, leave)[0] == 0
     assert run_helped(ground, find)[:2] == before[:2]
 
 
-def test_the_configuration_and_the_project_are_read_for_each_command(ground: Ground, helper: int) -> None:
+def test_the_configuration_and_the_project_are_read_for_each_command(ground: Ground, standby: int) -> None:
     assert "Applied" in run_helped(ground, "echo 1 > first")[2] or (ground.project / "first").exists()
     ground.configure('after = "hold"\n')
     run_helped(ground, "echo 2 > second")
@@ -216,7 +216,7 @@ def test_the_configuration_and_the_project_are_read_for_each_command(ground: Gro
     assert run_helped(ground, "cat file")[1] == "content\n"
 
 
-def test_commands_at_once_run_beside_each_other(ground: Ground, helper: int) -> None:
+def test_commands_at_once_run_beside_each_other(ground: Ground, standby: int) -> None:
     held, go = os.pipe()
     first = helped(*sealed(ground, "read -r line; echo 1 > first", "--stdin"), cwd=ground.project, stdin=held)
     assert run_helped(ground, "echo 2 > second")[0] == 0
@@ -230,7 +230,7 @@ def test_commands_at_once_run_beside_each_other(ground: Ground, helper: int) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
-def test_a_client_that_is_asked_to_end_takes_its_command_with_it(ground: Ground, helper: int, number: int) -> None:
+def test_a_client_that_is_asked_to_end_takes_its_command_with_it(ground: Ground, standby: int, number: int) -> None:
     word = lasting()
     process = helped(*sealed(ground, f"echo half > half; sleep {word}"), cwd=ground.project)
     assert starts(word)
@@ -245,12 +245,12 @@ def test_a_client_that_is_asked_to_end_takes_its_command_with_it(ground: Ground,
     assert run_helped(ground, "cat half")[1] == "half\n"
 
 
-def test_a_command_whose_helper_is_killed_is_never_run_again(ground: Ground, helper: int) -> None:
+def test_a_command_whose_standby_is_killed_is_never_run_again(ground: Ground, standby: int) -> None:
     word = lasting()
     process = helped(*sealed(ground, f"echo half >> half; sleep {word}"), cwd=ground.project)
     assert starts(word)
-    children = Path(f"/proc/{helper}/task/{helper}/children").read_text().split()
-    for pid in (helper, *map(int, children)):
+    children = Path(f"/proc/{standby}/task/{standby}/children").read_text().split()
+    for pid in (standby, *map(int, children)):
         os.kill(pid, signal.SIGKILL)
     code, _out, err = ended(process)
     assert code == 125
@@ -268,11 +268,11 @@ def test_a_command_whose_helper_is_killed_is_never_run_again(ground: Ground, hel
     assert not (ground.project / "half").exists()
 
 
-def test_a_helper_that_hangs_is_passed_over_and_does_nothing_later(ground: Ground, helper: int) -> None:
-    os.kill(helper, signal.SIGSTOP)
+def test_a_standby_that_hangs_is_passed_over_and_does_nothing_later(ground: Ground, standby: int) -> None:
+    os.kill(standby, signal.SIGSTOP)
     words = sealed(ground, "echo once >> once")
     subprocess.run([*CLIENT, *words], cwd=ground.project, env=variables(), capture_output=True, check=True)
-    os.kill(helper, signal.SIGCONT)
+    os.kill(standby, signal.SIGCONT)
     assert run_helped(ground, "cat once")[1] == "once\n"
 
 
@@ -289,8 +289,8 @@ def test_a_helper_that_hangs_is_passed_over_and_does_nothing_later(ground: Groun
         ("owner", (), "posix.getuid = lambda: 12345"),
     ],
 )
-def test_only_who_is_treated_by_the_kernel_as_the_helper_is_served(
-    ground: Ground, helper: int, name: str, prefix: tuple[str, ...], before: str
+def test_only_who_is_treated_by_the_kernel_as_the_standby_is_served(
+    ground: Ground, standby: int, name: str, prefix: tuple[str, ...], before: str
 ) -> None:
     words = sealed(ground, "echo x > made")
     code = ended(helped(*words, cwd=ground.project, prefix=prefix, before=before))[0]
@@ -298,13 +298,13 @@ def test_only_who_is_treated_by_the_kernel_as_the_helper_is_served(
     assert (ground.project / "made").exists() == (name == "nothing")
 
 
-def test_no_verb_but_those_of_hooks_is_served(ground: Ground, helper: int) -> None:
+def test_no_verb_but_those_of_hooks_is_served(ground: Ground, standby: int) -> None:
     for words in (("undo",), ("approve", "1"), ("--version",), ()):
         assert ended(helped(*words, cwd=ground.project))[0] == FELL_BACK
 
 
-def test_no_sandbox_reaches_it(ground: Ground, helper: int) -> None:
-    path = os.fsdecode(helper_files(state(ground))[1])
+def test_no_sandbox_reaches_it(ground: Ground, standby: int) -> None:
+    path = os.fsdecode(standby_files(state(ground))[1])
     assert Path(path).stat().st_mode & 0o777 == 0o600
     assert Path(path).parent.stat().st_mode & 0o777 == 0o700
     reach = f"python3 -c \"import socket; socket.socket(socket.AF_UNIX).connect('{path}'); print('reached')\""
@@ -327,17 +327,17 @@ def test_no_sandbox_reaches_it(ground: Ground, helper: int) -> None:
         b"\0\0\0\x0418\0/",
     ],
 )
-def test_what_is_no_request_ends_the_connection_and_no_more(ground: Ground, helper: int, raw: bytes) -> None:
+def test_what_is_no_request_ends_the_connection_and_no_more(ground: Ground, standby: int, raw: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         place = os.open(ground.state / "locks", os.O_PATH)
-        client.connect(f"/proc/self/fd/{place}/helper")
+        client.connect(f"/proc/self/fd/{place}/standby")
         os.close(place)
         client.sendall(raw)
         client.shutdown(socket.SHUT_WR)
         client.settimeout(DEADLINE_S)
         assert client.recv(1) != ACCEPTED
     assert run_helped(ground, "echo well")[1] == "well\n"
-    assert find_helper(state(ground)) == helper
+    assert find_standby(state(ground)) == standby
 
 
 def test_it_ends_with_the_agent_that_it_was_started_for(ground: Ground) -> None:
@@ -350,7 +350,7 @@ def test_it_ends_with_the_agent_that_it_was_started_for(ground: Ground) -> None:
     assert process.poll() is None
     process.communicate(timeout=DEADLINE_S)
     until(lambda: not Path(f"/proc/{pid}").exists())
-    assert not os.path.exists(helper_files(state(ground))[1])
+    assert not os.path.exists(standby_files(state(ground))[1])
 
 
 @pytest.mark.parametrize("how", ["idle", "replaced", "removed"])
@@ -358,10 +358,10 @@ def test_it_ends_when_nobody_comes_or_unspill_or_its_state_is_another(ground: Gr
     version = ground.home / "version"
     version.write_text("1")
     with ground.sandbox():
-        lock = os.open(helper_files(state(ground))[0], os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(standby_files(state(ground))[0], os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
     program = (
-        "import sys; from unspill.helper import server as s; s._LOOK_S = 0.02;"
+        "import sys; from unspill.standby import server as s; s._LOOK_S = 0.02;"
         f"s._version = lambda: s._identity({os.fspath(version)!r});"
         f"s.IDLE_S = {0.1 if how == 'idle' else 60}; s.serve()"
     )
@@ -378,20 +378,20 @@ def test_it_ends_when_nobody_comes_or_unspill_or_its_state_is_another(ground: Gr
     if how == "replaced":
         version.write_text("2")
     if how == "removed":
-        (ground.state / "locks" / "helper").unlink()
+        (ground.state / "locks" / "standby").unlink()
     assert process.wait(DEADLINE_S) == 0
     assert is_up(ground) == 0
 
 
-def test_it_is_listed_and_stopped_by_the_command_line(ground: Ground, helper: int) -> None:
-    assert f"Process {helper} helps" in run_cli("ps", cwd=ground.project).stdout.decode()
-    assert json.loads(run_cli("ps", "--json", cwd=ground.project).stdout)["helper"] == helper
+def test_it_is_listed_and_stopped_by_the_command_line(ground: Ground, standby: int) -> None:
+    assert f"Process {standby} stands by" in run_cli("ps", cwd=ground.project).stdout.decode()
+    assert json.loads(run_cli("ps", "--json", cwd=ground.project).stdout)["standby"] == standby
     run_cli("stop", cwd=ground.project)
-    until(lambda: not Path(f"/proc/{helper}").exists())
-    assert json.loads(run_cli("ps", "--json", cwd=ground.project).stdout)["helper"] is None
+    until(lambda: not Path(f"/proc/{standby}").exists())
+    assert json.loads(run_cli("ps", "--json", cwd=ground.project).stdout)["standby"] is None
     # The next hook has another one
     assert ask_hook(ground, "true").returncode == 0
-    assert until(lambda: is_up(ground)) != helper
+    assert until(lambda: is_up(ground)) != standby
 
 
 def test_whoever_wants_none_has_none(ground: Ground) -> None:
@@ -399,4 +399,4 @@ def test_whoever_wants_none_has_none(ground: Ground) -> None:
         event = json.dumps({**EVENT, "tool_input": {"command": "true"}}).encode()
         words = [*CLIENT, "hook", "codex"]
         subprocess.run(words, input=event, capture_output=True, cwd=ground.project, check=True)
-    assert not os.path.exists(helper_files(state(ground))[0])
+    assert not os.path.exists(standby_files(state(ground))[0])

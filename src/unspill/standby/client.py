@@ -8,7 +8,5 @@ if __name__ == "__main__":
     import sys
 
     sys.path.append(__file__.rpartition("/")[0])
-
-    from handover import main  # type: ignore[import-not-found]
-
-    main()
+    # By this name there is no package to be loaded before it
+    __import__("handover").main()

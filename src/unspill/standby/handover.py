@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`unspill` by way of its helper: a client that starts in a few milliseconds.
+"""`unspill` by way of its standby: a client that starts in a few milliseconds.
 
-It hands its words, directory, variables and standard streams to the helper and ends as that says. Where there is no
-helper, or it does not want to, this process becomes the whole program, which does the same. So nothing here decides
-anything. It imports no more than it needs: all else would cost more than what the helper does.
+It hands its words, directory, variables and standard streams to the standby and ends as that says. Where there is no
+standby, or it does not want to, this process becomes the whole program, which does the same. So nothing here decides
+anything. It imports no more than it needs: all else would cost more than what the standby does.
 """
 
 import posix
@@ -11,23 +11,23 @@ import sys
 from _signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal  # type: ignore[import-not-found]
 from _socket import AF_UNIX, SCM_RIGHTS, SO_PEERCRED, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET, socket
 
-# The helper answers at once, or is not well
+# The standby answers at once, or is not well
 _PATIENCE_S = 2.0
 _LENGTH_BYTES = 4
 _CREDENTIALS_BYTES = 12
 _OUR_FAILURE, _STOPPED = 125, 2
-_NO_HELPER = b"UNSPILL_NO_HELPER"
+_NO_STANDBY = b"UNSPILL_NO_STANDBY"
 ACCEPTED, GO = b"a", b"g"
-_LOST = b"unspill: the helper that ran this was killed. What it had changed is held: see `unspill changes`.\n"
+_LOST = b"unspill: the standby that ran this was killed. What it had changed is held: see `unspill changes`.\n"
 
 
 def main() -> None:
-    """Have the helper do what the words say, or do it as the whole program."""
+    """Have the standby do what the words say, or do it as the whole program."""
     words = [word.encode(sys.getfilesystemencoding(), "surrogateescape") for word in sys.argv[1:]]
     link = None
     is_taken = False
-    # What also leaves a helper behind for the next
-    module = b"unspill" if _NO_HELPER in posix.environ else b"unspill.helper"
+    # What also leaves a standby behind for the next
+    module = b"unspill" if _NO_STANDBY in posix.environ else b"unspill.standby.server"
     try:
         if module != b"unspill":
             link = _reach()
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _reach() -> socket:
-    """Return a connection to the helper of this user. An OSError if there is none."""
+    """Return a connection to the standby of this user. An OSError if there is none."""
     environ = posix.environ
     state = environ.get(b"UNSPILL_STATE_DIR")
     if not state:
@@ -53,7 +53,7 @@ def _reach() -> socket:
     place = posix.open(state + b"/locks", posix.O_PATH | posix.O_CLOEXEC)
     link = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
     link.settimeout(_PATIENCE_S)
-    link.connect(b"/proc/self/fd/%d/helper" % place)
+    link.connect(b"/proc/self/fd/%d/standby" % place)
     posix.close(place)
     owner = link.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS_BYTES)[4:8]
     if int.from_bytes(owner, sys.byteorder) != posix.getuid():
@@ -62,7 +62,7 @@ def _reach() -> socket:
 
 
 def _hand_over(link: socket, words: list[bytes]) -> bool:
-    """Tell the helper all that a program knows when it starts; return whether it will do it.
+    """Tell the standby all that a program knows when it starts; return whether it will do it.
 
     It begins only once it has the streams, so it does nothing for a client that has given it up.
     """
@@ -77,7 +77,7 @@ def _hand_over(link: socket, words: list[bytes]) -> bool:
     if link.recv(1) != ACCEPTED:
         return False
     link.settimeout(None)
-    # Not before: what waits in the socket of a helper that hangs would keep the streams open
+    # Not before: what waits in the socket of a standby that hangs would keep the streams open
     streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))
     link.sendmsg([GO], [(SOL_SOCKET, SCM_RIGHTS, streams)])
     return True

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The helper: unspill, already started, for the many short commands of a coding agent."""
