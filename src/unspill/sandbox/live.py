@@ -274,6 +274,7 @@ class Live:
         after_cancel: After | None = None,
         on_event: Callable[[Event], None] | None = None,
         cancel_fd: int | None = None,
+        attach: AttachedTerminal | None = None,
     ) -> RunResult:
         """Run a command in this sandbox and return when it has ended, and with it every process that it started.
 
@@ -290,7 +291,7 @@ class Live:
             spec = self._spec(command, working_dir, env, stdin, timeout, limits, after, after_cancel)
             if on_event is not None or cancel_fd is not None:
                 spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd)
-            return self._run(spec)
+            return self._run(spec if attach is None else spec.replace(terminal=attach))
 
     def run_spec(self, spec: RunSpec) -> RunResult:
         """Do what `run` does with what `Sandbox.run` has made of its arguments."""
