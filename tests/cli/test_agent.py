@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import find_blocks
 from tests.kernel.internet import Internet, internet
 from tests.kernel.internet_program import PUBLIC4, PUBLIC6
+from tests.prepared import PROGRAM
 from tests.support import Ground, run_cli
 from unspill.cli import agent as verb
 from unspill.cli.agent import _AgentOutput, _Checkpoints
@@ -171,6 +173,32 @@ def test_its_model_hosts_are_asked_for_and_without_them_nothing_runs(ground: Gro
     thread.join(60)
     assert found[0].returncode == 0, found[0].stderr
     assert (ground.project / "made").read_text() == "ran\n"
+
+
+def test_the_first_start_is_as_the_document_shows(ground: Ground) -> None:
+    text = (Path(__file__).parents[2] / "docs/coding-agents.md").read_text()
+    [block] = [one for one in find_blocks(text) if one.content[0] == "$ unspill agent claude"]
+    (ground.home / ".claude").mkdir()
+    (ground.home / ".claude/settings.json").write_text("{}")
+    (ground.home / ".claude.json").write_text("{}")
+    command = give(ground, "true")
+    with subprocess.Popen(
+        [PROGRAM, "agent", "--ask", "queue", "claude"],
+        cwd=ground.project,
+        env={**os.environ, **command},
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().decode() == block.content[1] + "\n"
+        deadline = time.monotonic() + 30
+        while not (asked := json.loads(run_cli("requests", "--json", cwd=ground.project).stdout)["requests"]):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        shown = block.content[3].strip().split("...")
+        assert asked[0]["text"].startswith(shown[0])
+        assert asked[0]["text"].splitlines()[0].endswith(shown[1])
+        run_cli("deny", asked[0]["id"], cwd=ground.project)
+        assert process.wait(30) == 125
 
 
 def test_a_model_on_this_machine_is_reached_by_its_port_and_nothing_else_is(ground: Ground) -> None:
