@@ -262,6 +262,27 @@ def test_in_a_rootfs_there_is_no_agent_of_this_machine(ground: Ground) -> None:
     assert "Claude Code is installed on this machine, which a rootfs does not show" in done.stderr.decode()
 
 
+def test_two_at_once_in_one_project_have_a_sandbox_each(ground: Ground, allowed: None) -> None:
+    given = give(ground, 'echo x > "$1"; touch ~/"$1"; until test -e ~/both; do sleep 0.05; done')
+    home = ground.home / ".local/share/unspill/homes/claude"
+
+    def begin(word: str) -> "subprocess.Popen[bytes]":
+        words = [PROGRAM, "agent", "--quiet", "claude", word]
+        begun = subprocess.Popen(words, cwd=ground.project, env={**os.environ, **given})
+        deadline = time.monotonic() + 40
+        while not (home / word).exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return begun
+
+    with begin("one") as one, begin("two") as two:
+        (home / "both").write_text("")
+        assert (one.wait(40), two.wait(40)) == (0, 0)
+    assert sorted(path.name for path in ground.project.iterdir()) == ["one", "two"]
+    [kept] = json.loads(run_cli("status", "--json", cwd=ground.project).stdout)["homes"]
+    assert kept["home"] == os.fspath(home)
+
+
 def test_its_exit_code_is_passed_on(ground: Ground, allowed: None) -> None:
     assert start(ground, "exit 7").returncode == 7
 

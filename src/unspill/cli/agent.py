@@ -32,11 +32,13 @@ from unspill.cli.run import (
 from unspill.errors import UnspillError, UsageError
 from unspill.host.libc import RaisingSignals
 from unspill.layers.trees import remove_tree
+from unspill.sandbox.keeper import is_busy
 from unspill.sandbox.project import find_own_locations, find_project, resolve_project
 from unspill.setup.homes import find_whole_agent, make_home, model_hosts, own_variables, program_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
     from unspill.cli.main import Arguments
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 _PAUSE_S, _LONGEST_S = 1.5, 20.0
 _LOOK_S = 0.25
 _NAMED = 4
+_MOST_BESIDE = 10
 
 
 @verb(
@@ -79,8 +82,8 @@ def agent(arguments: Arguments) -> int:
         raise UsageError(f"`{given}` is not on your PATH", remedy=f"Install {found.title}, or correct PATH.")
     session = arguments.value("--session") or f"{name}-{secrets.token_hex(3)}"
     _provide_home(arguments, name, found)
-    if not arguments.flag("--sandbox"):
-        arguments.add("--sandbox", name)
+    if all(map(os.isatty, range(3))):
+        arguments.add("--tty", "")
     approver = RunApprover(arguments.value("--ask"))
     places = tuple(os.fsencode(place) for place in program_places(program))
 
@@ -90,12 +93,26 @@ def agent(arguments: Arguments) -> int:
             raise UsageError(f"{found.title} is installed on this machine, which a rootfs does not show", remedy=remedy)
         return policy.replace(home=name, readable=(*policy.readable, *places))
 
-    sandbox = open_sandbox(arguments, may_fork=True, approver=approver, session=session, widen=widen)
+    sandbox = _open(arguments, name, approver, session, widen)
     result, streams, known = _run(arguments, sandbox, found, approver, [os.path.realpath(program), *rest])
     code = tell_run(arguments, sandbox, result, streams, known)
     if not arguments.flag("--quiet") and not arguments.flag("--json"):
         _tell_session(sandbox, session)
     return code
+
+
+def _open(
+    arguments: Arguments, name: str, approver: RunApprover, session: str, widen: Callable[[Policy], Policy]
+) -> Sandbox:
+    """Open the sandbox of the agent's name; where another one has it now, one beside it."""
+    is_chosen = arguments.flag("--sandbox")
+    for number in range(1, _MOST_BESIDE):
+        if not is_chosen:
+            arguments.replace("--sandbox", name if number == 1 else f"{name}-{number}")
+        sandbox = open_sandbox(arguments, may_fork=True, approver=approver, session=session, widen=widen)
+        if is_chosen or not is_busy(sandbox):
+            break
+    return sandbox
 
 
 def _run(
@@ -132,6 +149,7 @@ def _run(
                     limits=sandbox.policy.limits.replace(wall_s=None),
                     on_event=show,
                     attach=attached,
+                    on_wait=options["on_wait"],
                 )
     except KeyboardInterrupt as error:
         if streams.is_started and not hasattr(error, "__notes__"):

@@ -159,6 +159,9 @@ class Arguments:
     def add(self, name: str, value: str) -> None:
         self._given.setdefault(name, []).append(value)
 
+    def replace(self, name: str, value: str) -> None:
+        self._given[name] = [value]
+
     def flag(self, name: str) -> bool:
         """Tell whether an option was given."""
         return name in self._given
