@@ -207,7 +207,7 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
             on_event = streams.keep_back if as_json or attached is not None else streams.pass_on
             runner = _runner(arguments, sandbox, options)
             if runner is sandbox and _kept is not None:
-                options["reuse"] = True
+                options["reuse"] = _kept.is_again
             result: Any = runner.run(command, on_event=on_event, **options, **more)
     except KeyboardInterrupt as error:
         if streams.is_started and not hasattr(error, "__notes__"):
@@ -229,12 +229,15 @@ class _KeptRun:
 
     def __init__(self) -> None:
         self._kept: tuple[object, Sandbox] | None = None
+        # Whether this run has the one before: only then a live sandbox pays, which costs more than a plain run at first
+        self.is_again = False
 
     def choose(self, arguments: Arguments, sandbox: Sandbox) -> Sandbox:
         """Return the sandbox to be used: the one that was kept if it is just like this one, and else this one."""
         given = [arguments.value(name) for name in ("--session", "--ask", "--sandbox", "--events")]
         key = (sandbox._project.replace(store=None), given, os.environb.get(b"PATH"))
-        if self._kept is not None and self._kept[0] == key:
+        self.is_again = self._kept is not None and self._kept[0] == key
+        if self._kept is not None and self.is_again:
             sandbox.close()
             return self._kept[1]
         self.drop()
