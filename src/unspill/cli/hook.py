@@ -207,6 +207,10 @@ def _follow(arguments: Arguments, event: dict[str, Any]) -> bool:
         return open_sandbox(arguments, session=hook_edits.session_of(name, event))
 
     try:
+        refusal = hook_edits.find_refusal(name, event, lambda: project_of(arguments))
+        if refusal is not None:
+            _write_answer(refusal)
+            return True
         return hook_edits.follow(name, event, open_it)
     except UnspillError as error:
         # The edit is the agent's own and happens anyway
@@ -421,7 +425,9 @@ def _telling(agent: CodingAgent, command: str) -> dict[str, Any]:
 def _all_settings(arguments: Arguments) -> dict[str, Any]:
     command = _own_command(arguments)
     settings = _settings_form(_agent(arguments), command)
-    for event, group in _edit_groups(arguments.words[0], command.removesuffix(_OR_STOP)):
+    telling = command.removesuffix(_OR_STOP)
+    told = {"hooks": [_telling(_agent(arguments), telling)]}
+    for event, group in (*_edit_groups(arguments.words[0], telling), (_SESSION, told)):
         settings["hooks"].setdefault(event, []).append(group)
     return settings
 
@@ -451,9 +457,10 @@ def check_codex(agent: CodingAgent = AGENTS["codex"]) -> str:
     ours = [place for place in places if _is_printed(agent, groups[place[0]].get("matcher"), _hook_at(groups, place))]
     if not ours:
         raise UsageError(f"{path} has no hook that this unspill prints", remedy=_INSTALL)
-    features = _table(config, "features")
-    if features.get("hooks", features.get("codex_hooks")) is False:
-        raise UsageError(f"{home}/config.toml switches hooks off", remedy="Remove `hooks = false` under `[features]`.")
+    for name in (os.path.join(home, "config.toml"), *_project_configs()):
+        features = _table(_read_config(name), "features")
+        if features.get("hooks", features.get("codex_hooks")) is False:
+            raise UsageError(f"{name} switches hooks off", remedy="Remove `hooks = false` under `[features]`.")
     states = _table(_table(config, "hooks"), "state")
     reasons = [_why_skipped(_table(states, _trust_key(path, place)), groups, place) for place in ours]
     if all(reasons):
@@ -462,6 +469,16 @@ def check_codex(agent: CodingAgent = AGENTS["codex"]) -> str:
     others = len(places) > 1 + len(edits) or _table(config, "hooks").get("PreToolUse")
     told = f"Codex calls the hook in {path}: it is installed and you have trusted it. {_UNSEEN}"
     return f"{told} {_OTHERS}" if others else told
+
+
+def _project_configs() -> list[str]:
+    """Return the project's own settings for Codex, from here up: they count once the folder is trusted."""
+    here, top = os.getcwd(), os.fsdecode(find_project(os.getcwdb()))
+    found = [os.path.join(here, ".codex/config.toml")]
+    while here != top and here != "/":
+        here = os.path.dirname(here)
+        found.append(os.path.join(here, ".codex/config.toml"))
+    return found
 
 
 def _why_skipped(state: dict[str, Any], groups: list[dict[str, Any]], place: tuple[int, int]) -> str:

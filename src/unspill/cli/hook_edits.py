@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a coding agent's own file tools change, and what its person asks for: its hook tells both, for `undo --session`.
 
-Nothing here stops an agent: its file tools write as the person, sealed or not. What can't be recorded is said.
+Its file tools write as the person, sealed or not. What can't be recorded is said. An edit of the settings that make the
+agent call this hook is for the person to decide; so is, where the agent's own sandbox is off for our sake, one outside
+of the project.
 """
 
 from __future__ import annotations
 
 import os
+import re
 
 from unspill.errors import UsageError
+from unspill.policy.paths import contains, show
+from unspill.sandbox.sessions import real_entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +36,16 @@ TOOLS = {
 # By agent: the events before and after such a tool, and the one with what the person asks for
 _USUAL = ("PreToolUse", "PostToolUse", "UserPromptSubmit")
 EVENTS = {"claude-code": _USUAL, "codex": _USUAL, "gemini-cli": ("BeforeTool", "AfterTool", "BeforeAgent")}
+# What decides how an agent's commands run
+_SETTINGS = {
+    "claude-code": (b"/.claude/settings.json", b"/.claude/settings.local.json"),
+    "codex": (b"/.codex/config.toml", b"/.codex/hooks.json"),
+    "gemini-cli": (b"/.gemini/settings.json",),
+}
 _PATCHED = ("*** Update File: ", "*** Add File: ", "*** Delete File: ", "*** Move to: ")
 _LONGEST_ID = 100
+# Gemini CLI puts before a prompt what hooks have told it
+_CONTEXT = re.compile(r"^<hook_context>.*?</hook_context>\s*", re.DOTALL)
 
 
 def matcher_of(agent: str) -> str:
@@ -57,7 +70,7 @@ def follow(agent: str, event: dict[str, Any], open_sandbox: Callable[[], Sandbox
     name, tool = event.get("hook_event_name"), str(event.get("tool_name"))
     if name == prompt:
         with open_sandbox() as sandbox:
-            sandbox.add_prompt(str(event.get("prompt", "")))
+            sandbox.add_prompt(_CONTEXT.sub("", str(event.get("prompt", ""))))
         return True
     if name not in (before, after) or tool not in TOOLS[agent]:
         return False
@@ -68,6 +81,37 @@ def follow(agent: str, event: dict[str, Any], open_sandbox: Callable[[], Sandbox
         else:
             sandbox.record_edit(repr(call), asked_by=f"{agent}, {tool}")
     return True
+
+
+def find_refusal(agent: str, event: dict[str, Any], find_project: Callable[[], bytes]) -> dict[str, Any] | None:
+    """Return the answer to an edit that must not happen unseen, None if it may.
+
+    Claude Code asks its person. The others can't be made to ask, and are told no.
+
+    Raises:
+        UnspillError: there is no project here, or the tool does not say what it is about.
+    """
+    before, _after, _prompt = EVENTS[agent]
+    if event.get("hook_event_name") != before or str(event.get("tool_name")) not in TOOLS[agent]:
+        return None
+    reason, project = "", find_project()
+    for path in map(real_entry, _paths(agent, str(event["tool_name"]), event)):
+        if path.endswith(_SETTINGS[agent]):
+            reason = f"{show(path)} decides whether commands are sealed: only the user changes it"
+        elif agent == "codex" and not contains(project, path):
+            reason = f"{show(path)} is outside of the project {show(project)}"
+    if not reason:
+        return None
+    if agent == "gemini-cli":
+        return {"decision": "deny", "reason": reason}
+    said = "ask" if agent == "claude-code" else "deny"
+    return {
+        "hookSpecificOutput": {
+            "hookEventName": before,
+            "permissionDecision": said,
+            "permissionDecisionReason": f"unspill: {reason}",
+        }
+    }
 
 
 def _paths(agent: str, tool: str, event: dict[str, Any]) -> Iterator[bytes]:

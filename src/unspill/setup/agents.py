@@ -81,8 +81,14 @@ def find_agent(name: str) -> SetupAgent:
         UsageError: there is none of that name.
     """
     if name not in AGENTS_TO_SET_UP:
-        raise UsageError(f"no such coding agent: {name!r}", remedy=f"There are {', '.join(AGENTS_TO_SET_UP)}.")
+        problem = f"no such coding agent: {name!r}" if name else "no agent is named"
+        raise UsageError(problem, remedy=f"There are {', '.join(AGENTS_TO_SET_UP)}.")
     return AGENTS_TO_SET_UP[name]
+
+
+def name_of(word: str) -> str:
+    """Return the name of the agent that a word means: its name, or its program."""
+    return next((name for name, agent in AGENTS_TO_SET_UP.items() if agent.program == word), word)
 
 
 def choose_mode(agent: SetupAgent, given: str | None) -> str:
