@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _STOP = 2
 _NOTHING_RUN = "Nothing was run."
+_FOR_THE_USER = "is unspill's own: only the user may change its settings and answer its questions."
 _SESSION = "SessionStart"
 # What a model is told once per session
 TOLD = "Shell commands in this session run sealed by unspill"
@@ -197,7 +198,10 @@ def _check_version(agent: CodingAgent, environ: Mapping[str, str]) -> None:
 
 
 def _follow(arguments: Arguments, event: dict[str, Any]) -> bool:
-    """Record what the agent's own file tools do, or what its person asks for; tell whether that is what it says."""
+    """Record what the agent's own file tools do, or what its person asks for; tell whether that is what it says.
+
+    An edit of our own files is refused.
+    """
     name = arguments.words[0]
     if event.get("hook_event_name") not in hook_edits.EVENTS[name]:
         return False
@@ -207,6 +211,11 @@ def _follow(arguments: Arguments, event: dict[str, Any]) -> bool:
         return open_sandbox(arguments, session=hook_edits.session_of(name, event))
 
     try:
+        locations = find_own_locations()
+        own = hook_edits.find_own_file(name, event, (locations.state, locations.config))
+        if own is not None:
+            _write_answer(_refusal_form(AGENTS[name], f"{show(own)} {_FOR_THE_USER}"))
+            return True
         return hook_edits.follow(name, event, open_it)
     except UnspillError as error:
         # The edit is the agent's own and happens anyway
@@ -385,6 +394,14 @@ def _answer_form(agent: CodingAgent, given: dict[str, Any], command: str, *, rea
     if agent.decides:
         said |= {"permissionDecision": "ask" if ask else "allow", "permissionDecisionReason": reason}
     return {"hookSpecificOutput": {**said, agent.returned: {**given, "command": command}}}
+
+
+def _refusal_form(agent: CodingAgent, reason: str) -> dict[str, Any]:
+    """Return the answer that has an agent not use a tool."""
+    if not agent.decides:
+        return {"decision": "deny", "reason": reason}
+    said = {"hookEventName": agent.event, "permissionDecision": "deny", "permissionDecisionReason": reason}
+    return {"hookSpecificOutput": said}
 
 
 def _settings_form(agent: CodingAgent, command: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a coding agent's own file tools change, and what its person asks for: its hook tells both, for `undo --session`.
 
-Nothing here stops an agent: its file tools write as the person, sealed or not. What can't be recorded is said.
+The agent's file tools write as the person, sealed or not. Only unspill's own files are not for them: whoever writes its
+settings or its queue has answered every question. What can't be recorded is said.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 
 from unspill.errors import UsageError
+from unspill.policy.paths import contains
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +72,19 @@ def follow(agent: str, event: dict[str, Any], open_sandbox: Callable[[], Sandbox
     return True
 
 
+def find_own_file(agent: str, event: dict[str, Any], own: tuple[bytes, ...]) -> bytes | None:
+    """Return the file in our own directories that an edit is about, through links too; None if it is about none.
+
+    Raises:
+        UsageError: it does not say which file it is about.
+    """
+    tool = str(event.get("tool_name"))
+    if event.get("hook_event_name") != EVENTS[agent][0] or tool not in TOOLS[agent]:
+        return None
+    real = (os.path.realpath(path) for path in _paths(agent, tool, event))
+    return next((path for path in real if any(contains(place, path) for place in own)), None)
+
+
 def _paths(agent: str, tool: str, event: dict[str, Any]) -> Iterator[bytes]:
     given = event.get("tool_input")
     text = given.get(TOOLS[agent][tool]) if isinstance(given, dict) else None
@@ -83,3 +98,6 @@ def _paths(agent: str, tool: str, event: dict[str, Any]) -> Iterator[bytes]:
     for name in names:
         # A path that is none of the project's is passed over
         yield os.fsencode(os.path.join(place if isinstance(place, str) else os.getcwd(), name))
+        # Claude Code takes this for the home directory
+        if name.startswith("~"):
+            yield os.fsencode(os.path.expanduser(name))

@@ -246,6 +246,51 @@ LIST.add_pair(
 )
 
 
+def patch_of(path: str) -> str:
+    lines = "".join(f"+{line}\n" for line in WIDER.splitlines())
+    return f"*** Begin Patch\n*** Add File: {path}\n{lines}*** End Patch\n"
+
+
+# By agent: its tool, and how that names the person's configuration
+OWN_EDITS: Final[dict[str, tuple[str, Callable[[Scene], dict[str, str]]]]] = {
+    "claude-code": ("Write", lambda _scene: {"file_path": "~/.config/unspill/config.toml"}),
+    "codex": ("apply_patch", lambda _scene: {"command": patch_of("../.config/unspill/config.toml")}),
+    "gemini-cli": ("write_file", lambda scene: {"file_path": os.fspath(link(scene))}),
+}
+
+
+def edited(name: str, asks_hook: bool) -> Callable[[Arena], object]:
+    """Have the agent's own file tool write the person's configuration, as far as its hook lets it."""
+
+    def edit(scene: Scene) -> None:
+        agent: Agent = KINDS[name](name, scene.ground.project)
+        tool, given = OWN_EDITS[name][0], OWN_EDITS[name][1](scene)
+        event = agent.event_for("", tool=tool)
+        [agent.hook] = agent.edits["hooks"]
+        if asks_hook:
+            done = agent.send(json.dumps({**event, "tool_input": given}).encode())
+            if done.stdout and agent.decide(given, done).command is None:
+                assert b"is unspill's own: only the user may" in done.stdout
+                return
+        scene.ground.configure(WIDER)
+
+    return widened(edit)
+
+
+for _name, _how in {
+    "claude-code": "by `~`",
+    "codex": "by a relative path in a patch",
+    "gemini-cli": "by a link in the project",
+}.items():
+    LIST.add_pair(
+        "E14",
+        f"Write the person's configuration by the own file tool of {_name}, {_how}",
+        edited(_name, asks_hook=True),
+        "where the agent does not ask the hook",
+        edited(_name, asks_hook=False),
+    )
+
+
 def hooked(scene: Scene, text: str) -> str:
     """Return what an agent runs in place of a command of its model."""
     command = KINDS["codex"]("codex", scene.ground.project).consider(text).command
