@@ -449,7 +449,7 @@ def test_e14_a_client_that_the_model_starts_answers_nothing(ground: Ground) -> N
 
     Control: outside, the same client is one of the person's, and its command runs.
     """
-    readable = tuple(map(os.fsencode, (sys.prefix, Path(unspill.__file__).parents[1])))
+    readable = (os.fsencode(sys.prefix), os.fsencode(Path(unspill.__file__).parents[1]))
     ground.configure('[permissions]\nnetwork = "ask"\n')
     words = ["/usr/bin/python3", "-I", "-c", CLIENT, os.fspath(ground.state)]
     result = ground.sandbox(readable=readable).run(words, timeout=40)
