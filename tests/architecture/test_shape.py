@@ -16,8 +16,9 @@ from tests.architecture.sources import ROOT
 
 # What is there now, and where it is to go
 BOUNDS = {
-    # Five for `unspill setup`: its verb, the agents, their settings, the canary, the model that plays it
-    "files": (161, 130),
+    # Five for `unspill setup`: its verb, the agents, their settings, the canary, the model that plays it. Two for whole
+    # agents: the verb and their homes
+    "files": (163, 130),
     "most_files_in_a_package": (22, 15),
     "circles": (0, 0),
     "modules in circles": (0, 0),

@@ -137,7 +137,7 @@ def test_setup_and_the_hook_refuse_the_same_versions() -> None:
         ((), "no such coding agent: ''"),
         (
             ("claude-code", "--mode", "wrap"),
-            "Start the whole agent in the sandbox: unspill run -t --allow-host HOST -- claude",
+            "Start the whole agent in the sandbox: unspill agent claude",
         ),
         (("opencode", "--mode", "hook"), "opencode can't be set up in mode 'hook'"),
         (("claude-code", "--remove"), "unspill has not set up Claude Code"),

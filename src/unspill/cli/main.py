@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from unspill.cli import output
+    from unspill.model.policy import Policy
     from unspill.permissions.approvers import Approver
     from unspill.sandbox.sandbox import Sandbox
 else:
@@ -39,6 +40,7 @@ else:
 VERBS = {
     "run": ("run", "run a command in the sandbox, then apply, hold or discard its changes"),
     "shell": ("run", "open a shell in the sandbox; its changes are applied when it ends"),
+    "agent": ("agent", "run a coding agent as a whole in the sandbox, with a home directory of its own"),
     "ps": ("background", "list the commands that run in the background"),
     "attach": ("background", "come back to the terminal of a background run"),
     "logs": ("background", "print what a background run has printed, or follow it"),
@@ -73,7 +75,7 @@ OUR_FAILURE = 125
 # Coding agents let a command through where their hook fails in any other way
 STOPPED = 2
 _SIGINT = 2
-_RUNNING = ("run", "shell")
+_RUNNING = ("run", "shell", "agent")
 _FULL = "Redirect standard output to somewhere writable."
 
 
@@ -157,6 +159,9 @@ class Arguments:
     def add(self, name: str, value: str) -> None:
         self._given.setdefault(name, []).append(value)
 
+    def replace(self, name: str, value: str) -> None:
+        self._given[name] = [value]
+
     def flag(self, name: str) -> bool:
         """Tell whether an option was given."""
         return name in self._given
@@ -230,9 +235,17 @@ def help_text(verb: Verb) -> str:
 
 
 def open_sandbox(
-    arguments: Arguments, *, may_fork: bool = False, approver: Approver | None = None, session: str = ""
+    arguments: Arguments,
+    *,
+    may_fork: bool = False,
+    approver: Approver | None = None,
+    session: str = "",
+    widen: Callable[[Policy], Policy] | None = None,
 ) -> Sandbox:
-    """Open the sandbox that --project and --sandbox name; say on stderr what was found interrupted and repaired."""
+    """Open the sandbox that --project and --sandbox name; say on stderr what was found interrupted and repaired.
+
+    `widen` makes its policy of the one that the person has decided on.
+    """
     # Not at the top: `run` starts the spawner first, and `hook` opens no sandbox
     from unspill.sandbox import project, sandbox  # lazy: run
 
@@ -242,8 +255,13 @@ def open_sandbox(
         chosen = None
     else:
         chosen = os.fsencode(given) if given else project.find_project(os.getcwdb())
+    policy = None
+    if widen is not None:
+        top = None if chosen is None else project.resolve_project(chosen)
+        policy = widen(project.load_policy(project.find_own_locations(), top, None))
     opened = sandbox.Sandbox(
         chosen,
+        policy=policy,
         name=arguments.value("--sandbox") or "default",
         may_fork=may_fork,
         approver=approver,

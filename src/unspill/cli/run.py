@@ -55,7 +55,7 @@ _LOADED = ("unspill.sandbox.result", "unspill.cli.output")
 
 
 _FATES = {"apply": "applied", "hold": "held", "discard": "discarded"}
-_AFTER = (
+AFTER = (
     Option(name="--apply", help="apply its changes, whatever its exit code (the default)"),
     Option(name="--hold", help="hold its changes: later runs see them, your project does not"),
     Option(name="--discard", help="discard its changes"),
@@ -67,20 +67,20 @@ _PERMISSIONS = (
     Option(name="--reveal", metavar="PATH", repeated=True, help="ask to show it a secret (repeatable)"),
     Option(name="--root", metavar="DIR", repeated=True, help="ask to let it change this directory (repeatable)"),
 )
-_ASK = Option(name="--ask", metavar="WHOM", help="who answers questions: terminal, queue or deny (nobody)")
-_WORKING_DIR = Option(
+ASK = Option(name="--ask", metavar="WHOM", help="who answers questions: terminal, queue or deny (nobody)")
+WORKING_DIR = Option(
     name="--working-dir",
     metavar="DIR",
     help="where to run it: a path, `.` (here) or `playground` (your scratch directory)",
 )
-_ENV = Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an environment variable (repeatable)")
+ENV = Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an environment variable (repeatable)")
 # A background run has no input but a terminal's, and shares what its sandbox has
 _NOT_DETACHED = ("--stdin", "--explain", "--events", "--unsandboxed", "--alone")
 _MORE = ("--network", "--allow-host", "--readable", "--reveal", "--root")
 _FOLLOWED_S = 5.0
-_SESSION = Option(name="--session", metavar="NAME", help="the session it belongs to: see `unspill sessions`")
-_QUIET = Option(name="--quiet", short="-q", help="print no summary")
-_PORTS = (
+SESSION = Option(name="--session", metavar="NAME", help="the session it belongs to: see `unspill sessions`")
+QUIET = Option(name="--quiet", short="-q", help="print no summary")
+PORTS = (
     Option(
         name="--publish",
         short="-p",
@@ -95,10 +95,10 @@ _PORTS = (
 @verb(
     "Run a command in the sandbox. When it ends, apply its changes, or hold or discard them.",
     Option(name="--shell", short="-c", metavar="TEXT", help="run TEXT with /bin/sh -c instead"),
-    _WORKING_DIR,
+    WORKING_DIR,
     NO_PROJECT,
     Option(name="--timeout", metavar="SECONDS", help="stop it after this time"),
-    _ENV,
+    ENV,
     Option(name="--tty", short="-t", help="give it a terminal (the default if this program is on yours)"),
     Option(name="--detach", short="-d", help="run it in the background (see `unspill ps`), with -t on a terminal"),
     Option(name="--follow", short="-f", help="with -d: print its output until it ends; it ends with this program"),
@@ -106,15 +106,15 @@ _PORTS = (
     Option(name="--stdin", short="-i", help="let it read this program's standard input, without a terminal of its own"),
     Option(name="--no-stdin", help="give it no input, not even a pipe or a file"),
     Option(name="--alone", help="wait until no other run of the sandbox goes on, and let none begin meanwhile"),
-    *_PORTS,
-    *_AFTER,
+    *PORTS,
+    *AFTER,
     *_PERMISSIONS,
     Option(name="--unsandboxed", help="ask to run it WITHOUT a sandbox"),
-    _ASK,
+    ASK,
     EVENTS,
     Option(name="--explain", help="describe the sandbox, and run nothing"),
-    _SESSION,
-    _QUIET,
+    SESSION,
+    QUIET,
     positional="-- COMMAND [ARGUMENT ...]",
     takes_command=True,
     removed=(("--why", "Leave it out. When a command fails, unspill explains the paths in its output."),),
@@ -132,16 +132,16 @@ def run(arguments: Arguments) -> int:
 @verb(
     "Open your shell in a sandbox. When it ends, apply its changes, or hold or discard them.",
     Option(name="--detach", short="-d", help="let it go on when you leave with Ctrl-\\ d: see `unspill attach`"),
-    _WORKING_DIR,
+    WORKING_DIR,
     NO_PROJECT,
-    _ENV,
-    *_PORTS,
-    *_AFTER,
+    ENV,
+    *PORTS,
+    *AFTER,
     *_PERMISSIONS,
-    _ASK,
+    ASK,
     EVENTS,
-    _SESSION,
-    _QUIET,
+    SESSION,
+    QUIET,
     positional="[NAME]",
     most=1,
 )
@@ -174,10 +174,10 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
     """Run a command, or a shell; return its exit code."""
     # While this process reads its policy and opens the store, the spawner enters its namespaces beside it
     get_launcher(own_namespace=True, may_fork=True)
-    options = _options(arguments)
+    options = run_options(arguments)
     more = _more(arguments)
     approver = _approver(arguments, more)
-    options["ports"] = _ports(arguments)
+    options["ports"] = wanted_ports(arguments)
     sandbox = _open(arguments, approver)
     command = _open_shell(arguments, sandbox, options) if command is None else command
     if arguments.flag("--explain"):
@@ -193,12 +193,12 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
     if arguments.flag("--detach") and not arguments.flag("--tty"):
         return _start_background(arguments, sandbox, command, options)
     streams = TerminalOutput()
-    options["attach"] = attached = _find_terminal(arguments, sandbox, streams)
+    options["attach"] = attached = person_terminal(arguments, sandbox, streams)
     if attached is not None and options["timeout"] is None:
         # Somebody sits there, and an editor may stay open
         options["limits"] = sandbox.policy.limits.replace(wall_s=None)
     if sandbox.policy.network.ask:
-        options["approver"] = approver = _Approver(arguments.value("--ask"))
+        options["approver"] = approver = RunApprover(arguments.value("--ask"))
     if approver is not None:
         approver.attached = attached
     known = len(sandbox.interrupted_runs)
@@ -215,7 +215,7 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
         streams.settle()
     if runner is not sandbox and isinstance(result, keeper.Detached):
         return tell_detached(result, sandbox)
-    return _end(arguments, sandbox, result, streams, known)
+    return tell_run(arguments, sandbox, result, streams, known)
 
 
 def _runner(arguments: Arguments, sandbox: Sandbox, options: dict[str, Any]) -> Sandbox | keeper.KeptSandbox:
@@ -233,7 +233,7 @@ def _runner(arguments: Arguments, sandbox: Sandbox, options: dict[str, Any]) -> 
     return find_kept(sandbox) or sandbox
 
 
-def _end(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: TerminalOutput, known: int) -> int:
+def tell_run(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: TerminalOutput, known: int) -> int:
     """Say what was found and how the run went, and return the exit code."""
     try:
         for found in sandbox.interrupted_runs[known:]:
@@ -263,7 +263,7 @@ def _check_terminal(arguments: Arguments) -> None:
     terminal.get_terminal()
 
 
-def _find_terminal(arguments: Arguments, sandbox: Sandbox, streams: TerminalOutput) -> terminal.PersonTerminal | None:
+def person_terminal(arguments: Arguments, sandbox: Sandbox, streams: TerminalOutput) -> terminal.PersonTerminal | None:
     """Return the person's terminal if the command is to have one: if they say so, or by itself where it can."""
     is_wanted = arguments.flag("--tty")
     if not is_wanted:
@@ -280,7 +280,7 @@ def _find_terminal(arguments: Arguments, sandbox: Sandbox, streams: TerminalOutp
     return terminal.PersonTerminal(size, streams.note, streams.settle, is_impatient=not is_wanted)
 
 
-def _open(arguments: Arguments, approver: _Approver | None) -> Sandbox:
+def _open(arguments: Arguments, approver: RunApprover | None) -> Sandbox:
     try:
         session = arguments.value("--session") or ""
         return open_sandbox(arguments, may_fork=True, approver=approver, session=session)
@@ -334,7 +334,7 @@ def _command(arguments: Arguments) -> str | list[str]:
     return command
 
 
-def _options(arguments: Arguments) -> dict[str, Any]:
+def run_options(arguments: Arguments) -> dict[str, Any]:
     timeout = arguments.value("--timeout")
     try:
         seconds = None if timeout is None else float(timeout)
@@ -363,7 +363,7 @@ def _say_waiting(reason: str) -> None:
     print(f"unspill: waiting for {reason}", file=sys.stderr, flush=True)
 
 
-def _ports(arguments: Arguments) -> WantedPorts | None:
+def wanted_ports(arguments: Arguments) -> WantedPorts | None:
     """Return the ports that are wanted: to type them is to allow them."""
     published, exposed = arguments.values("--publish"), arguments.values("--expose")
     if not (published or exposed):
@@ -416,9 +416,9 @@ def _more(arguments: Arguments) -> dict[str, Any]:
     }
 
 
-def _approver(arguments: Arguments, more: dict[str, Any]) -> _Approver | None:
+def _approver(arguments: Arguments, more: dict[str, Any]) -> RunApprover | None:
     is_needed = arguments.value("--ask") is not None or any(more.values()) or os.getuid() == 0
-    return _Approver(arguments.value("--ask")) if is_needed else None
+    return RunApprover(arguments.value("--ask")) if is_needed else None
 
 
 def _after(arguments: Arguments) -> str | None:
@@ -551,7 +551,7 @@ def print_background(link: keeper.KeeperLink, number: int, write: Callable[[Even
     return 0
 
 
-class _Approver:
+class RunApprover:
     """Whom `--ask` names, or else the person's own configuration: they are asked once there is a question."""
 
     __slots__ = ("_whom", "attached")

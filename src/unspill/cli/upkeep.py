@@ -195,6 +195,8 @@ def _status_lines(status: Status) -> Iterator[str]:
     for part in status.projects:
         if part.playground_bytes:
             yield f"elsewhere: playground of {quote(part.path)}: {size_text(part.playground_bytes)}"
+    for path, size in status.homes:
+        yield f"elsewhere: home of agent {quote(os.path.basename(path))}: {size_text(size)}"
     yield from _rootfs_lines(status.rootfs_sizes)
     if status.pending:
         yield f"running or interrupted: {count_text(len(status.pending), 'operation')}"
@@ -269,6 +271,7 @@ def _status_form(status: Status) -> dict[str, Any]:
         "aside": [decoded(path) for path in status.aside],
         "aside_bytes": status.aside_bytes,
         "pending": list(status.pending),
+        "homes": [{"home": decoded(path), "bytes": size} for path, size in status.homes],
         "rootfs": {
             "directory": decoded(status.rootfs_sizes.directory),
             "ready": [{"rootfs": name, "bytes": size} for name, size in status.rootfs_sizes.rootfs],

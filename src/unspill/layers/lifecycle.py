@@ -620,6 +620,15 @@ def tmp_dir(data: bytes, project: bytes, sandbox: str) -> bytes:
     return _own_dir(os.path.join(data, b"tmp", key), "directory for temporary files")
 
 
+def lasting_home_dir(data: bytes, name: str) -> bytes:
+    """Return a home directory that lasts, made if there is none.
+
+    Raises:
+        StoreError: as of the playground.
+    """
+    return _own_dir(os.path.join(data, b"homes", os.fsencode(name)), "home directory")
+
+
 def project_key(project: bytes) -> bytes:
     """Return a name for a project's path: readable, and different for different paths.
 

@@ -210,8 +210,9 @@ class Places(Record):
     `own` are our configuration and data directories that exist. `no_playground`: what
     is at `$HOME/playground` is no directory.
     `aliases` are the places inside of what the policy names by a link, and where that leads.
-    `rootfs` is what view "rootfs" shows instead of the system directories; `tmp` outlives a run where the policy says
-    so. `files_of_others` are the files of /proc that name what other users have, as far as this kernel has them.
+    `rootfs` is what view "rootfs" shows instead of the system directories; `tmp` and `lasting_home` outlive a run where
+    the policy says so. `files_of_others` are the files of /proc that name what other users have, as far as this kernel
+    has them.
     """
 
     project: bytes
@@ -232,6 +233,7 @@ class Places(Record):
     aliases: tuple[tuple[bytes, bytes], ...] = ()
     rootfs: RootfsBase | None = None
     tmp: bytes = b""
+    lasting_home: bytes = b""
     files_of_others: tuple[bytes, ...] = ()
 
 

@@ -111,7 +111,8 @@ class Policy(Record):
 
     `rootfs` (of view `rootfs`) is a name, or the path of a directory; empty: the one in use. `provision` is how it is
     made where it is missing, `rootfs_dir` where those that are ready lie. `mounts` are (place inside, directory)
-    pairs, shown read-only. `container`: without a sandbox of our own, in the container that unspill itself runs in.
+    pairs, shown read-only. `home` names a home directory that lasts, instead of an empty one for each run.
+    `container`: without a sandbox of our own, in the container that unspill itself runs in.
     """
 
     view: View = "sealed"
@@ -121,6 +122,7 @@ class Policy(Record):
     provision: RootfsSpec | None = None
     mounts: tuple[tuple[bytes, bytes], ...] = ()
     tmp: Tmp = "fresh"
+    home: str = ""
     container: bool = False
     roots: tuple[bytes, ...] = ()
     readable: tuple[bytes, ...] = ()

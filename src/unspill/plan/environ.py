@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from unspill.errors import UsageError
 from unspill.model.plan import PROXY_PORT, ProxyNetwork
-from unspill.plan.view import GIT_CONFIG_FILE, WORKSPACE, is_shown
+from unspill.plan.view import GIT_CONFIG_FILE, WORKSPACE, home_inside, is_shown
 from unspill.policy.defaults import is_allowed_variable, is_refused_variable, is_variable_name
 from unspill.policy.paths import normalise, show
 from unspill.record import Record
@@ -58,14 +58,14 @@ def build_environ(given: PlanInput, mounts: tuple[MountOp, ...]) -> tuple[tuple[
     user = given.places.home.user.encode("utf-8", "surrogateescape")
     shell = kept.get(b"SHELL", _SHELL)
     kept |= {
-        b"HOME": given.places.home.path,
+        b"HOME": home_inside(given.places),
         b"PATH": _reduce_path(kept.get(b"PATH", b""), mounts),
         b"USER": user,
         b"LOGNAME": user,
         b"SHELL": shell if _is_visible(shell, mounts) else _SHELL,
         b"TMPDIR": b"/tmp",
     }
-    if given.policy.view == "host":
+    if given.policy.view == "host" or given.places.lasting_home:
         kept[b"GIT_CONFIG_GLOBAL"] = GIT_CONFIG_FILE
     if not any(name in kept for name in (b"LANG", b"LC_ALL", b"LC_CTYPE")):
         kept[b"LANG"] = b"C.UTF-8"

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from unspill.model.plan import (
         CacheLayer,
         MountOp,
+        Places,
         Plan,
         PlanInput,
     )
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
 
 WORKSPACE = b"/workspace"
 PLAYGROUND = b"/playground"
+LASTING_HOME = b"/run/unspill-home"
 PLAYGROUND_WORKING_DIR = "playground"
-# The git identity, in the views that have no fresh home directory
+# The git identity, where HOME is no fresh directory
 GIT_CONFIG_FILE = b"/run/unspill-gitconfig"
 _MOST_LINKS = 8
 _SHELL = b"/bin/sh"
@@ -478,11 +480,16 @@ def home_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
     elif given.policy.view == "sealed":
         size = given.policy.limits.tmp_bytes
         yield Tmpfs(dest=home, size_bytes=size, mode=0o700, why=_FRESH_HOME)
-        if git_config:
-            yield File(content=git_config, dest=home + b"/.gitconfig", why="your git identity, no credentials")
+        if git_config or given.places.lasting_home:
+            dest = GIT_CONFIG_FILE if given.places.lasting_home else home + b"/.gitconfig"
+            yield File(content=git_config, dest=dest, why="your git identity, no credentials")
     else:
         yield _whole_home(given, warnings)
         yield File(content=git_config, dest=GIT_CONFIG_FILE, why="your git identity, no credentials")
+    if given.places.lasting_home:
+        yield Bind(
+            source=given.places.lasting_home, dest=LASTING_HOME, writable=True, why="a home directory that lasts"
+        )
     problem = _playground_problem(given)
     if problem:
         warnings.append(f"There is no playground: {problem}.")
@@ -493,6 +500,14 @@ def home_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
             why="scratch directory that outlives the run",
             writable=True,
         )
+
+
+def home_inside(places: Places) -> bytes:
+    """Return where HOME leads to: the home directory itself, or one that lasts.
+
+    That one lies beside it: in a directory that commands write, nothing may be mounted.
+    """
+    return LASTING_HOME if places.lasting_home else places.home.path
 
 
 def home_skeleton(given: PlanInput) -> tuple[Point, ...]:

@@ -274,6 +274,8 @@ class Live:
         after_cancel: After | None = None,
         on_event: Callable[[Event], None] | None = None,
         cancel_fd: int | None = None,
+        attach: AttachedTerminal | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> RunResult:
         """Run a command in this sandbox and return when it has ended, and with it every process that it started.
 
@@ -290,6 +292,8 @@ class Live:
             spec = self._spec(command, working_dir, env, stdin, timeout, limits, after, after_cancel)
             if on_event is not None or cancel_fd is not None:
                 spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd)
+            if attach is not None or on_wait is not None:
+                spec = spec.replace(terminal=attach, on_wait=on_wait)
             return self._run(spec)
 
     def run_spec(self, spec: RunSpec) -> RunResult:

@@ -14,7 +14,7 @@ import time
 from unspill.errors import HostError, UsageError
 from unspill.host.bwrap import build_filter
 from unspill.host.places import find_places, read_git_configs
-from unspill.layers.lifecycle import make_skeleton, playground_dir, tmp_dir
+from unspill.layers.lifecycle import lasting_home_dir, make_skeleton, playground_dir, tmp_dir
 from unspill.model.plan import (
     HostNetwork,
     NoNetwork,
@@ -112,6 +112,9 @@ def _find_places(project: Project) -> Places:
         places = places.replace(rootfs=base_of(project))
     if project.means.policy.tmp == "persistent":
         places = places.replace(tmp=tmp_dir(project.locations.data, project.path, project.row.name))
+    if project.means.policy.home:
+        home_dir = lasting_home_dir(project.locations.data, project.means.policy.home)
+        places = places.replace(lasting_home=home_dir)
     return places
 
 

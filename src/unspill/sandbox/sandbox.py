@@ -550,6 +550,31 @@ class Sandbox(Looking):
     def _make_live(self, *, is_isolated: bool) -> live.Live:
         return live.Live(self._project, self._options, lambda: self.broker, is_isolated=is_isolated)
 
+    def live_for(
+        self,
+        command: Command,
+        *,
+        working_dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        hosts: Sequence[str] = (),
+        readable: Sequence[str] = (),
+        approver: Who = None,
+    ) -> live.Live:
+        """Return a live sandbox that has what one command wants beyond the policy, as `run` would ask for it.
+
+        Raises:
+            DeniedError: the policy or the approver said no to something.
+            UsageError: something of it is malformed.
+            HostError: as of `live`.
+        """
+        project = self._project
+        project.means.check_live()
+        if hosts or readable:
+            spec = make_spec(project, command, working_dir, env, None)
+            access = permits.check_access(project, network=False, hosts=hosts, readable=readable, reveal=(), roots=())
+            project, _spec = permits.permitted(project, spec, access, self._broker_of(approver))
+        return live.Live(project, self._options, lambda: self._broker_of(approver))
+
     def live(self) -> live.Live:
         """Return a sandbox that stays alive between commands, which saves making one for each.
 

@@ -419,7 +419,10 @@ class RootfsSizes(Record):
 
 
 class Status(Record):
-    """Everything, part by part. `aside` is what has no row, and databases that were damaged; `pending` are ids."""
+    """Everything, part by part. `homes` are those of agents, with their sizes; `pending` are ids.
+
+    `aside` is what has no row, and databases that were damaged.
+    """
 
     state: bytes
     database_bytes: int
@@ -431,10 +434,11 @@ class Status(Record):
     aside_bytes: int
     pending: tuple[str, ...]
     rootfs_sizes: RootfsSizes
+    homes: tuple[tuple[bytes, int], ...] = ()
 
     @property
     def total_bytes(self) -> int:
-        """Return what the state directory takes, without playgrounds and the rootfs directory."""
+        """Return what the state directory takes, without playgrounds, agents' homes and the rootfs directory."""
         return (
             self.database_bytes
             + self.spilled_bytes
@@ -446,7 +450,7 @@ class Status(Record):
 
 
 def status(store: Store, data: bytes, rootfs: bytes) -> Status:
-    """Look through the state directory; `data` is where playgrounds are, `rootfs` where every rootfs is."""
+    """Look through the state directory; `data` has playgrounds and homes, `rootfs` is where every rootfs is."""
     sandboxes = store.sandboxes.all()
     operations = store.operations.all()
     sizes = measured(store, [operation.id for operation in operations]) or {}
@@ -462,7 +466,17 @@ def status(store: Store, data: bytes, rootfs: bytes) -> Status:
         aside_bytes=sum(map(_disk_size, aside)),
         pending=tuple(_ids(store.state + b"/pending")),
         rootfs_sizes=_rootfs_sizes(rootfs),
+        homes=_homes(data),
     )
+
+
+def _homes(data: bytes) -> tuple[tuple[bytes, int], ...]:
+    directory = data + b"/homes"
+    try:
+        paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
+    except FileNotFoundError:
+        return ()
+    return tuple((path, _disk_size(path)) for path in paths)
 
 
 def _rootfs_sizes(directory: bytes) -> RootfsSizes:

@@ -92,7 +92,7 @@ def choose_mode(agent: SetupAgent, given: str | None) -> str:
         UsageError: the agent does not have it.
     """
     if given == "wrap":
-        remedy = f"Start the whole agent in the sandbox: unspill run -t --allow-host HOST -- {agent.program}"
+        remedy = f"Start the whole agent in the sandbox: unspill agent {agent.program}"
         raise UsageError("for an agent that runs in the sandbox itself there is nothing to set up", remedy=remedy)
     if given is not None and given not in agent.modes:
         raise UsageError(f"{agent.title} can't be set up in mode {given!r}", remedy=f"Use {' or '.join(agent.modes)}.")

@@ -531,6 +531,25 @@ def _after_value(text: str, statement: Statement) -> str:
     return _newline(text)
 
 
+def dump_toml(value: dict[str, Any], path: tuple[str, ...] = ()) -> str:
+    """Return settings as a TOML text.
+
+    Raises:
+        ValueError: there is something in them that this does not write: a date, a list of tables.
+    """
+    plain = {key: one for key, one in value.items() if not isinstance(one, dict)}
+    try:
+        lines = [f"{_toml_name((key,))} = {_toml(one)}\n" for key, one in plain.items()]
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    header = [f"[{_toml_name(path)}]\n"] if path and (plain or not value) else []
+    tables = [dump_toml(one, (*path, key)) for key, one in value.items() if isinstance(one, dict)]
+    text = "".join((*header, *lines, *tables))
+    if not path and tomllib.loads(text) != value:
+        raise ValueError("a list of tables")
+    return text
+
+
 def _toml_name(path: tuple[str, ...]) -> str:
     return ".".join(key if _BARE_KEY.fullmatch(key) else _toml(key) for key in path)
 

@@ -81,11 +81,16 @@ def test_an_agent_that_somebody_types_to_is_sealed_and_undone_in_one_step(
     record_agent(typist, "terminal", VERSIONS[typist]["version"], "failed")
     trial = Trial(tmp_path, agent, model, canary)
     before = trial.tree()
-    screen = trial.play_at_terminal()
+    begun = agent.begin(trial, "wrap")
+    screen = trial.play_at_terminal(begun)
     assert facts_of(trial) == {**DONE, "key seen": False, "network reached": False}, (screen, model.results)
-    undone = trial.unspill("undo")
+    undone = trial.unspill("undo", "--session")
     assert undone.returncode == 0, undone.stderr
     assert trial.tree() == before
+    # Once more, without anything of the person's: its settings and its login are in its own home
+    trial.forget_settings()
+    screen = trial.play_at_terminal(begun)
+    assert facts_of(trial) == {**DONE, "key seen": False, "network reached": False}, (screen, model.results)
     record_agent(typist, "terminal", VERSIONS[typist]["version"], "sealed, undone")
 
 

@@ -22,6 +22,8 @@ from typing import Any, Final
 import unspill
 from tests.panes import typed
 from unspill.cli.hook import trust_hash
+from unspill.plan.view import LASTING_HOME
+from unspill.setup.homes import find_whole_agent
 from unspill.setup.scripted_model import Body, ScriptedModel, Turn
 from unspill.setup.scripted_model import ToolCall as Call
 
@@ -62,8 +64,6 @@ class Agent:
     name: str
     begin: Callable[[Trial, str], Begun]
     shell: Callable[[str], Call]
-    # What a wrapped one needs of its settings: a copy, since it writes into them
-    settings: tuple[str, ...]
     modes: tuple[str, ...] = ("hook", "mcp", "wrap")
     # It has no tools: it edits files itself, and runs one command after that
     is_editor: bool = False
@@ -172,7 +172,7 @@ class Trial:
         begun = self.agent.begin(self, mode)
         words = begun.words
         if mode == "wrap":
-            words = self._wrapped(begun)
+            words = self._inside(begun)
         return subprocess.run(
             words,
             env={**self.environ(), **begun.variables},
@@ -184,13 +184,12 @@ class Trial:
             check=False,
         )
 
-    def play_at_terminal(self) -> str:
-        """Have somebody start the wrapped agent in a terminal, type the task and leave; return the screen."""
+    def play_at_terminal(self, begun: Begun) -> str:
+        """Have somebody start the whole agent in a terminal, type the task and leave; return the screen."""
         typing = self.agent.typing
         assert typing is not None
         self.model.script = self.script("wrap")
-        begun = self.agent.begin(self, "wrap")
-        words = self._wrapped(Begun([str(self.agent.program), *typing.words], begun.variables), "-t")
+        words = self._inside(Begun([str(self.agent.program), *typing.words], begun.variables))
         variables = {**self.environ(), **begun.variables, "TERM": "screen-256color"}
         start = self.home.parent / "start"
         start.write_text(shlex.join(["env", "-i", *("=".join(pair) for pair in variables.items()), *words]) + "\n")
@@ -209,18 +208,18 @@ class Trial:
             pane.see("^out>$", LIMIT_S)
             return "\n".join(pane.lines())
 
-    def _wrapped(self, begun: Begun, *options: str) -> list[str]:
-        copies = self.home / "copies"
-        copies.mkdir()
-        for name in self.agent.settings:
-            subprocess.run(["cp", "-r", str(self.home / name), str(copies)], check=True)
-        variables = [word for pair in begun.variables.items() for word in ("--env", "=".join(pair))]
-        settings = self.home / ".config/unspill/config.toml"
-        settings.parent.mkdir(parents=True)
-        settings.write_text(f"readable = {json.dumps([str(INSTALLED), str(copies)])}\n")
-        inner = f'cp -r {shlex.quote(str(copies))}/. ~/; exec "$@"'
-        expose = ["--expose", str(self.model.port)]
-        return [str(UNSPILL), "run", *options, *expose, *variables, "--", "sh", "-c", inner, "sh", *begun.words]
+    def _inside(self, begun: Begun) -> list[str]:
+        """Return what starts the whole agent in a sandbox. Its own variables it gets by itself."""
+        agent = find_whole_agent(begun.words[0])
+        others = {name: value for name, value in begun.variables.items() if not name.startswith(agent.variables)}
+        variables = [word for pair in others.items() for word in ("--env", "=".join(pair))]
+        return [str(UNSPILL), "agent", "--expose", str(self.model.port), *variables, "--", *begun.words]
+
+    def forget_settings(self) -> None:
+        """Remove all that the person has but the project, the key and what unspill keeps."""
+        for path in self.home.iterdir():
+            if path.name not in ("project", ".ssh", ".local"):
+                subprocess.run(["rm", "-r", str(path)], check=True)
 
     def tree(self) -> dict[str, tuple[int, bytes]]:
         """Return what the project has, but for git's own files."""
@@ -380,8 +379,11 @@ def begin_continue(trial: Trial, mode: str) -> Begun:
         server = trial.settings("mcp")["mcpServers"]["unspill"]
         lines += ["mcpServers:", "  - name: unspill", f"    command: {json.dumps(server['command'])}"]
         lines += [f"    args: {json.dumps(server['args'])}"]
-    config = trial.home / "config.yaml"
+    config = trial.home / ".continue/config.yaml"
+    config.parent.mkdir()
     config.write_text("\n".join(lines) + "\n")
+    if mode == "wrap":
+        config = Path(os.fsdecode(LASTING_HOME), ".continue/config.yaml")
     words = [str(trial.agent.program), "-p", "--config", str(config)]
     if mode == "mcp":
         # With `--auto` it has all tools, whatever is excluded
@@ -449,14 +451,12 @@ AGENTS: Final[dict[str, Agent]] = {
             "claude-code",
             begin_claude,
             _shell("Bash", description="a command"),
-            (".claude", ".claude.json"),
             typing=Typing(("--dangerously-skip-permissions",), "bypass permissions on", "/exit"),
         ),
         Agent(
             "codex",
             begin_codex,
             _codex_shell,
-            (".codex",),
             # With a model that it does not know it advertises none
             typing=Typing(("--model", "mock-model"), "Ask Codex to do anything", "/quit"),
         ),
@@ -464,14 +464,12 @@ AGENTS: Final[dict[str, Agent]] = {
             "gemini-cli",
             begin_gemini,
             _shell("run_shell_command", description="a command", is_background=False),
-            (".gemini",),
             typing=Typing(("--yolo", "-m", "gemini-2.5-pro"), "Type your message", "/quit"),
         ),
         Agent(
             "opencode",
             begin_opencode,
             _shell("bash", description="a command"),
-            (".config",),
             modes=("mcp", "wrap"),
             typing=Typing((), "Ask anything", "/exit"),
         ),
@@ -479,21 +477,19 @@ AGENTS: Final[dict[str, Agent]] = {
             "qwen-code",
             begin_qwen,
             _shell("run_shell_command", description="a command", is_background=False),
-            (".qwen",),
             modes=("mcp", "wrap"),
             typing=Typing(("--yolo",), "Type your message", "/quit"),
         ),
-        Agent("continue", begin_continue, _shell("Bash"), ("config.yaml",), modes=("mcp", "wrap")),
+        Agent("continue", begin_continue, _shell("Bash"), modes=("mcp", "wrap")),
         Agent(
             "pi",
             begin_pi,
             _shell("bash"),
-            (".pi",),
             modes=("wrap",),
             typing=Typing(("--provider", "mock", "--model", "mock-model"), "Ask it how to use", "/quit"),
         ),
-        Agent("aider", begin_aider, _shell(), (), modes=("test command", "wrap"), is_editor=True),
-        Agent("dcode", begin_dcode, _shell("execute"), (), modes=("sandbox", "wrap")),
+        Agent("aider", begin_aider, _shell(), modes=("test command", "wrap"), is_editor=True),
+        Agent("dcode", begin_dcode, _shell("execute"), modes=("sandbox", "wrap")),
     )
 }
 
