@@ -758,3 +758,26 @@ LIST.add_pair(
     "without a sandbox",
     applied(lambda scene, command: scene.plainly(command)),
 )
+
+
+def whole(run: Callable[[Scene, str], object]) -> Callable[[Arena], object]:
+    """Answer as a whole agent does, whose home directory lasts, and leave settings there for the next start."""
+
+    def attack(arena: Arena) -> object:
+        readable = json.dumps([sys.prefix, SOURCE])
+        arena.ground.configure(f"readable = {readable}\n")
+        scene = Scene(arena)
+        settings = f"mkdir -p ~/.config/unspill; printf %s {shlex.quote(WIDER)} > ~/.config/unspill/config.toml"
+        run(scene, f"{scene.approves}; {settings}")
+        return scene.is_answered() or is_wider(arena)
+
+    return attack
+
+
+LIST.add_pair(
+    "E14",
+    "As a whole agent run `unspill approve`, and leave settings in one's own home directory",
+    whole(lambda scene, command: run_cli("agent", "-q", "--", "sh", "-c", command, cwd=scene.ground.project)),
+    "without a sandbox",
+    whole(lambda scene, command: scene.plainly(command)),
+)
