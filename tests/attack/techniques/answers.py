@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing, contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,7 @@ from tests.panes import typed
 from tests.support import lasting, run_cli
 from unspill import Sandbox, UnspillError
 from unspill.adapters.tools import call_tool
-from unspill.cli.hook import hook_groups
+from unspill.cli.hook import hook_groups, seal
 from unspill.permissions.approvers import RetryQueue
 from unspill.store.db import Store
 
@@ -93,6 +94,16 @@ class Scene:
             check=False,
             timeout=50,
         )
+
+    @cached_property
+    def agent(self) -> Agent:
+        """An agent whose hook seals commands."""
+        return KINDS["codex"]("codex", self.ground.project)
+
+    @cached_property
+    def words(self) -> str:
+        """How the line begins that its hook makes of a command."""
+        return hooked(self, "true").removesuffix("true")
 
     @property
     def config(self) -> Path:
@@ -293,14 +304,9 @@ for _name, _how in {
 
 def hooked(scene: Scene, text: str) -> str:
     """Return what an agent runs in place of a command of its model."""
-    command = KINDS["codex"]("codex", scene.ground.project).consider(text).command
+    command = scene.agent.consider(text).command
     assert command is not None
     return command
-
-
-def words_of(scene: Scene) -> str:
-    """Return how the line begins that a hook makes of a command."""
-    return hooked(scene, "true").removesuffix("true")
 
 
 def by_hook(text: Callable[[Scene], str], line: Callable[[Scene, str], str] = hooked) -> Callable[[Arena], object]:
@@ -319,7 +325,7 @@ LIST.add_pair(
     "End the quotes that a hook puts around a command",
     by_hook(lambda scene: f"'; {scene.approves}; '"),
     "where the hook only puts a quotation mark on either side",
-    by_hook(lambda scene: f"'; {scene.approves}; '", lambda scene, text: f"{words_of(scene)}'{text}'"),
+    by_hook(lambda scene: f"'; {scene.approves}; '", lambda scene, text: f"{scene.words}'{text}'"),
 )
 
 
@@ -328,19 +334,17 @@ def is_alike(text: str, words: str) -> bool:
 
 
 def by_looks(scene: Scene, text: str) -> str:
-    from unspill.cli.hook import seal
-
     with scene.arena.patch.context() as patch:
         patch.setattr("unspill.cli.hook.is_sealed", is_alike)
-        return seal(text, words_of(scene))
+        return seal(text, scene.words)
 
 
 LIST.add_pair(
     "E14",
     "Write a command that looks as if the hook had sealed it already",
-    by_hook(lambda scene: f"{words_of(scene)}true; {scene.approves}"),
+    by_hook(lambda scene: f"{scene.words}true; {scene.approves}"),
     "where the first words of it decide",
-    by_hook(lambda scene: f"{words_of(scene)}true; {scene.approves}", by_looks),
+    by_hook(lambda scene: f"{scene.words}true; {scene.approves}", by_looks),
 )
 
 
@@ -443,7 +447,7 @@ LIST.add_pair(
     "Begin a command with options of `unspill run`, behind a hook",
     exposing(hooked),
     "where the hook puts the command behind its own options as it is",
-    exposing(lambda scene, text: words_of(scene).removesuffix("-- bash -c -- ") + text),
+    exposing(lambda scene, text: scene.words.removesuffix("-- bash -c -- ") + text),
 )
 
 
@@ -617,15 +621,16 @@ import pty, select
 pid, master = pty.fork()
 if not pid:
     os.execve(words[0], words, {**os.environ, **variables})
-seen, deadline = b"", time.monotonic() + 20
-while time.monotonic() < deadline and select.select([master], [], [], 10)[0]:
-    try: piece = os.read(master, 4096)
-    except OSError: break
-    seen += piece
-    if b"anything else = Deny] " in seen:
-        time.sleep(0.6)
+seen, deadline = b"", time.monotonic() + 30
+while time.monotonic() < deadline:
+    is_asked = b"anything else = Deny] " in seen
+    # What is typed too early does not count, so it is typed again
+    if not select.select([master], [], [], 0.7 if is_asked else 15)[0]:
+        if not is_asked: break
         os.write(master, b"always\\n")
-        seen = b""
+        continue
+    try: seen += os.read(master, 4096)
+    except OSError: break
 os.waitpid(pid, 0)
 """
 ASKS: Final = ("run", "-q", "--ask", "terminal", "--allow-host", HOST, "--", "true")
