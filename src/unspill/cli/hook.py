@@ -64,6 +64,7 @@ class CodingAgent(Record):
     agent's own sandbox. `asks`: a hook can make it ask the person. `returned` is the field of an answer that has the
     new arguments. `decides`: the answer also says whether the command is allowed. `warning` is what to know before its
     settings are used. `oldest` is the first version that stops a command if its hook is killed or takes too long.
+    `also` are settings without which it runs commands that it asks no hook about.
     """
 
     event: str
@@ -80,6 +81,7 @@ class CodingAgent(Record):
     warning: str = ""
     oldest: tuple[int, ...] = ()
     extra: tuple[tuple[str, str], ...] = ()
+    also: tuple[tuple[str, object], ...] = ()
 
 
 AGENTS = {
@@ -96,6 +98,8 @@ AGENTS = {
         asks=True,
         # Without it, a hook that can't be started lets the command through
         extra=(("onFailure", "block"),),
+        # A skill has what stands in it between !` and ` run before the model reads it
+        also=(("disableSkillShellExecution", True),),
         oldest=(2, 1, 295),
     ),
     "codex": CodingAgent(
@@ -440,7 +444,7 @@ def _all_settings(arguments: Arguments) -> dict[str, Any]:
     settings = _settings_form(_agent(arguments), command)
     for event, group in _edit_groups(arguments.words[0], command.removesuffix(_OR_STOP)):
         settings["hooks"].setdefault(event, []).append(group)
-    return settings
+    return settings | dict(_agent(arguments).also)
 
 
 def _check(agent: CodingAgent) -> int:
