@@ -385,6 +385,7 @@ REFUSALS = [
     ("claude-code", OUTSIDE, ""),
     ("claude-code", ".claude/settings.json", "ask"),
     ("claude-code", ".claude/settings.local.json", "ask"),
+    ("claude-code", ".mcp.json", "ask"),
     ("claude-code", "../.claude/settings.json", "ask"),
     ("claude-code", ".claude/commands/fix.md", ""),
     ("gemini-cli", ".gemini/settings.json", "deny"),

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a coding agent's own file tools change, and what its person asks for: its hook tells both, for `undo --session`.
 
-Its file tools write as the person, sealed or not. What can't be recorded is said. An edit of the settings that make the
-agent call this hook is for the person to decide; so is, where the agent's own sandbox is off for our sake, one outside
-of the project.
+The agent's file tools write as the person, sealed or not. What can't be recorded is said. Not for them are unspill's
+own files: whoever writes its settings or its queue has answered every question. The settings that make the agent call
+this hook are for the person to decide; so is, where the agent's own sandbox is off for our sake, what lies outside of
+the project.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import re
 
 from unspill.errors import UsageError
 from unspill.policy.paths import contains, show
-from unspill.sandbox.sessions import real_entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,12 +38,13 @@ _USUAL = ("PreToolUse", "PostToolUse", "UserPromptSubmit")
 EVENTS = {"claude-code": _USUAL, "codex": _USUAL, "gemini-cli": ("BeforeTool", "AfterTool", "BeforeAgent")}
 # What decides how an agent's commands run
 _SETTINGS = {
-    "claude-code": (b"/.claude/settings.json", b"/.claude/settings.local.json"),
+    "claude-code": (b"/.claude/settings.json", b"/.claude/settings.local.json", b"/.claude.json", b"/.mcp.json"),
     "codex": (b"/.codex/config.toml", b"/.codex/hooks.json"),
     "gemini-cli": (b"/.gemini/settings.json",),
 }
 _PATCHED = ("*** Update File: ", "*** Add File: ", "*** Delete File: ", "*** Move to: ")
 _LONGEST_ID = 100
+_FOR_THE_USER = "is unspill's own: only the user may change its settings and answer its questions."
 # Gemini CLI puts before a prompt what hooks have told it
 _CONTEXT = re.compile(r"^<hook_context>.*?</hook_context>\s*", re.DOTALL)
 
@@ -83,35 +84,32 @@ def follow(agent: str, event: dict[str, Any], open_sandbox: Callable[[], Sandbox
     return True
 
 
-def find_refusal(agent: str, event: dict[str, Any], find_project: Callable[[], bytes]) -> dict[str, Any] | None:
-    """Return the answer to an edit that must not happen unseen, None if it may.
+def find_refusal(
+    agent: str, event: dict[str, Any], own: tuple[bytes, ...], find_project: Callable[[], bytes]
+) -> tuple[str, bool] | None:
+    """Return why an edit must not happen unseen, and whether its person may allow it; None if it may.
 
-    Claude Code asks its person. The others can't be made to ask, and are told no.
+    Args:
+        agent: Whose tool it is.
+        event: What its hook was told.
+        own: Our own directories.
+        find_project: Finds the project that the agent works in.
 
     Raises:
         UnspillError: there is no project here, or the tool does not say what it is about.
     """
-    before, _after, _prompt = EVENTS[agent]
-    if event.get("hook_event_name") != before or str(event.get("tool_name")) not in TOOLS[agent]:
+    tool = str(event.get("tool_name"))
+    if event.get("hook_event_name") != EVENTS[agent][0] or tool not in TOOLS[agent]:
         return None
-    reason, project = "", find_project()
-    for path in map(real_entry, _paths(agent, str(event["tool_name"]), event)):
+    # Through links too
+    for path in map(os.path.realpath, _paths(agent, tool, event)):
+        if any(contains(place, path) for place in own):
+            return f"{show(path)} {_FOR_THE_USER}", False
         if path.endswith(_SETTINGS[agent]):
-            reason = f"{show(path)} decides whether commands are sealed: only the user changes it"
-        elif agent == "codex" and not contains(project, path):
-            reason = f"{show(path)} is outside of the project {show(project)}"
-    if not reason:
-        return None
-    if agent == "gemini-cli":
-        return {"decision": "deny", "reason": reason}
-    said = "ask" if agent == "claude-code" else "deny"
-    return {
-        "hookSpecificOutput": {
-            "hookEventName": before,
-            "permissionDecision": said,
-            "permissionDecisionReason": f"unspill: {reason}",
-        }
-    }
+            return f"{show(path)} decides whether commands are sealed: only the user may change it.", True
+        if agent == "codex" and not contains(find_project(), path):
+            return f"{show(path)} is outside of the project {show(find_project())}.", False
+    return None
 
 
 def _paths(agent: str, tool: str, event: dict[str, Any]) -> Iterator[bytes]:
@@ -127,3 +125,6 @@ def _paths(agent: str, tool: str, event: dict[str, Any]) -> Iterator[bytes]:
     for name in names:
         # A path that is none of the project's is passed over
         yield os.fsencode(os.path.join(place if isinstance(place, str) else os.getcwd(), name))
+        # Claude Code takes this for the home directory
+        if name.startswith("~"):
+            yield os.fsencode(os.path.expanduser(name))

@@ -40,6 +40,8 @@ _RECEIPT = "receipt.json"
 _IN_THE_WAY = (
     "Its settings are in place. Look for what is in the way: settings of this project or of your organisation."
 )
+# The settings of a project that come before the person's own, the strongest last
+_OF_PROJECTS = {"claude-code": (".claude/settings.json", ".claude/settings.local.json")}
 
 
 class Planned(Record):
@@ -145,7 +147,26 @@ def _prove(name: str, agent: SetupAgent, mode: str, project: bytes, assumed: Seq
     program = find_program(agent, os.environ.get("PATH"))
     home = os.fsdecode(find_own_locations().home)
     environ = {**os.environ, "HOME": home}
-    return prove(name, agent, mode, program, os.fsdecode(project), environ, told=TOLD, assumed=assumed)
+    verdict = prove(name, agent, mode, program, os.fsdecode(project), environ, told=TOLD, assumed=assumed)
+    loose = _find_loose(name, os.fsdecode(project)) if verdict.is_sealed and mode == "hook" else ""
+    return verdict.replace(reason=f"it can run commands that no hook sees, by {loose}") if loose else verdict
+
+
+def _find_loose(name: str, project: str) -> str:
+    """Return the setting besides the hooks that is not as it must be, and where; the later of its files wins."""
+    for key, value in AGENTS[name].also if name in AGENTS else ():
+        own = plan_edits(name, "hook", _means(name, _read, is_trusted=False))[0].path
+        found, where = None, own
+        for path in (own, *(os.path.join(project, one) for one in _OF_PROJECTS[name])):
+            try:
+                whole = parse("json", _read(path) or "")
+            except UsageError:
+                continue
+            if key in whole:
+                found, where = whole[key], path
+        if found != value:
+            return f"`{key}` in {where}"
+    return ""
 
 
 def _with_advice(verdict: Verdict, name: str, mode: str, receipt: Receipt) -> Verdict:
@@ -269,6 +290,7 @@ def _means(name: str, base: Callable[[str], str | None], *, is_trusted: bool) ->
         home=os.fsdecode(find_own_locations().home),
         environ=os.environ,
         hooks=hook_groups(name) if name in AGENTS else (),
+        also=AGENTS[name].also if name in AGENTS else (),
         server={"command": program, "args": [*words, "mcp"]},
         unspill=" ".join(map(quote, own_words())),
         read=base,

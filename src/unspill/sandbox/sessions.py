@@ -117,7 +117,7 @@ def note_files(project: Project, call: str, paths: Sequence[bytes]) -> None:
         UsageError: something can't be read.
     """
     try:
-        note_edit(project.store.state, _key(project, call), project.roots, [real_entry(path) for path in paths])
+        note_edit(project.store.state, _key(project, call), project.roots, [_real(path) for path in paths])
     except OSError as error:
         raise UsageError(f"unspill can't keep what is there before the edit: {error.strerror}") from error
 
@@ -135,7 +135,7 @@ def record_files(project: Project, call: str, asked_by: str) -> Operation | None
         raise ApplyFailed(f"the edit can't be recorded: {error.strerror}") from error
 
 
-def real_entry(path: bytes) -> bytes:
+def _real(path: bytes) -> bytes:
     """Return where an entry is: links above it are followed, it itself is not."""
     above, name = os.path.split(path)
     return os.path.join(os.path.realpath(above), name)

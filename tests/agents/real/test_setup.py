@@ -214,6 +214,14 @@ WAYS: Final = [
         in_project(".claude/settings.json", {"disableAllHooks": True}),
         "settings of this project",
     ),
+    Way("skills run commands", "claude-code", "hook", edit("settings.json", disableSkillShellExecution=False), AGAIN),
+    Way(
+        "the project lets skills run commands",
+        "claude-code",
+        "hook",
+        in_project(".claude/settings.json", {"disableSkillShellExecution": False}),
+        "settings of this project",
+    ),
     Way("the settings are broken", "claude-code", "hook", replace("settings.json", "{", "{{"), AGAIN),
     Way(
         "unspill was moved, and the hook does not stop the command",
