@@ -417,7 +417,7 @@ def test_the_doctor_names_an_agent_that_is_no_longer_sealed(tmp_path: Path) -> N
     assert [row["value"] for row in rows if row["fact"] == "coding agent"] == ["codex: sealed"]
     replace("config.toml", "trusted_hash", "other")(person)
     told = person.unspill("doctor").stdout
-    assert "weak  coding agent    codex: NOT sealed: its commands read your home directory" in told
+    assert "weak  coding agent    codex: NOT sealed: its commands read a test file in your home directory" in told
     assert "you have not trusted it" in told
 
 
