@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A deep agent whose files and shell are those of a sandbox; afterwards a person looks at what it did, and applies it.
 
-    python3 examples/deepagents_example.py PROJECT
+    python3 examples/deepagents_example.py PROJECT [MODEL]
 
-The model is scripted; take a real one instead: `model="anthropic:claude-sonnet-4-6"`.
+The model is scripted, unless you name a real one: `anthropic:claude-sonnet-4-6`.
 """
 
 import sys
@@ -27,13 +27,13 @@ def call(number: int, name: str, **arguments: Any) -> AIMessage:
 
 
 with Sandbox(sys.argv[1], policy=Policy(after="hold")) as sandbox:
-    project = UnspillSandbox(sandbox).working_dir
     steps = [
-        call(1, "write_file", file_path=f"{project}/greeting.txt", content="hello\n"),
+        call(1, "write_file", file_path=f"{UnspillSandbox(sandbox).working_dir}/greeting.txt", content="hello\n"),
         call(2, "execute", command="tr a-z A-Z <greeting.txt >loud.txt; cat loud.txt"),
         AIMessage("Hello, twice."),
     ]
-    agent = create_deep_agent(Scripted(messages=iter(steps)), backend=make_backend(sandbox))
+    model = sys.argv[2] if sys.argv[2:] else Scripted(messages=iter(steps))
+    agent = create_deep_agent(model, backend=make_backend(sandbox))
     print(agent.invoke({"messages": [HumanMessage("Greet me.")]})["messages"][-1].text)
     print(*sandbox.summary(), sep="\n")  # all that it did; the project is as it was
     sandbox.apply(["greeting.txt"])  # or nothing, and `discard()`; `undo()` takes it back

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An evaluation with inspect-ai in which each sample has a sandbox of its own; nothing of them is left afterwards.
 
-    python3 examples/inspect_ai_example.py LOG_DIRECTORY
+    python3 examples/inspect_ai_example.py LOG_DIRECTORY [MODEL]
 
-The model is scripted; take a real one instead: `eval(..., model="anthropic/claude-sonnet-4-6")`.
+The model is scripted, unless you name a real one: `anthropic/claude-sonnet-4-6`.
 """
 
 import sys
@@ -28,5 +28,6 @@ task = Task(
     scorer=includes(),
     sandbox="unspill",  # or ("unspill", "policy.toml")
 )
-log = eval(task, model=get_model(NAME, custom_outputs=steps), log_dir=sys.argv[1], display="none")[0]
+model = get_model(sys.argv[2]) if sys.argv[2:] else get_model(NAME, custom_outputs=steps)
+log = eval(task, model=model, log_dir=sys.argv[1], display="none")[0]
 print(log.status, *(message.text for sample in log.samples or [] for message in sample.messages[2:]), sep="\n")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An agent of the OpenAI agents SDK whose shell is a sandbox; afterwards a person looks at what it did, and applies it.
 
-    python3 examples/openai_agents_example.py PROJECT
+    python3 examples/openai_agents_example.py PROJECT [MODEL]
 
-The model is scripted; leave `model=` and `tracing_disabled=` out for a real one.
+The model is scripted, unless you name a real one; its address and key are in the variables that the SDK reads.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from unspill.adapters.openai_agents import run_command_function, shell_executor
 
 COMMANDS = ["echo hello > greeting.txt", "cat greeting.txt", "rm -f README.md"]
 CALL: Any = {"type": "shell_call", "id": "1", "call_id": "1", "status": "completed", "action": {"commands": COMMANDS}}
-MODEL = ScriptedModel([[CALL], [assistant_message("There is a greeting, and no README any more.")]])
+SCRIPTED = ScriptedModel([[CALL], [assistant_message("There is a greeting, and no README any more.")]])
+MODEL = sys.argv[2] if sys.argv[2:] else SCRIPTED
 
 
 async def main(project: str) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A SandboxAgent of the OpenAI agents SDK that works in a sandbox: its shell and its patches see one tree.
 
-    python3 examples/openai_sandbox_example.py PROJECT
+    python3 examples/openai_sandbox_example.py PROJECT [MODEL]
 
-The model is scripted; leave `model=` and `tracing_disabled=` out for a real one.
+The model is scripted, unless you name a real one; its address and key are in the variables that the SDK reads.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from unspill.adapters.openai_agents import UnspillClient
 PATCH = "*** Begin Patch\n*** Add File: hello.py\n+print('hello')\n*** End Patch\n"
 FIRST = ResponseCustomToolCall(type="custom_tool_call", name="apply_patch", input=PATCH, call_id="1")
 SECOND = function_call("exec_command", {"cmd": "python3 hello.py | tee greeting.txt"}, call_id="2")
-MODEL = ScriptedModel([[FIRST], [SECOND], [assistant_message("It greets.")]])
+SCRIPTED = ScriptedModel([[FIRST], [SECOND], [assistant_message("It greets.")]])
+MODEL = sys.argv[2] if sys.argv[2:] else SCRIPTED
 
 
 async def main(project: str) -> None:

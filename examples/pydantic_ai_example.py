@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An agent whose workspace is a sandbox; afterwards a person looks at what it did, and applies it.
 
-    python3 examples/pydantic_ai_example.py PROJECT
+    python3 examples/pydantic_ai_example.py PROJECT [MODEL]
 
-The model is scripted; take a real one instead: `Agent("anthropic:claude-sonnet-4-6", ...)`.
+The model is scripted, unless you name a real one: `anthropic:claude-sonnet-4-6`.
 """
 
 import sys
@@ -24,7 +24,7 @@ def script() -> Iterator[TextPart | ToolCallPart]:
 
 
 steps = script()
-agent = Agent(FunctionModel(lambda _messages, _info: ModelResponse([next(steps)])))
+agent = Agent(sys.argv[2] if sys.argv[2:] else FunctionModel(lambda _messages, _info: ModelResponse([next(steps)])))
 
 
 @agent.tool

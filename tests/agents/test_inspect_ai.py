@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 import pytest
 from inspect_ai import Task, eval
+from inspect_ai.agent import react
 from inspect_ai.dataset import Sample
 from inspect_ai.log import EvalLog
 from inspect_ai.model import ChatMessage, ChatMessageTool, ModelOutput, ModelUsage, get_model
+from inspect_ai.scorer import includes
 from inspect_ai.solver import generate, use_tools
 from inspect_ai.tool import bash
 from inspect_ai.util import (
@@ -33,6 +35,7 @@ from tests.architecture.sources import ROOT
 from tests.support import Ground, kinds, lasting, processes_with
 from unspill.adapters.inspect_ai import CommandTimedOut, UnspillEnvironment
 from unspill.sandbox.sandbox import TEMPORARY, Sandbox, remove_temporary
+from unspill.setup.scripted_model import ScriptedModel, ToolCall, Turn
 
 pytestmark = [
     pytest.mark.kernel,
@@ -300,4 +303,56 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     runpy.run_path(example, run_name="__main__")
     gc.collect()
     assert capsys.readouterr().out == "success\nHELLO\n\nIt says HELLO.\n"
+    assert left() == []
+
+
+def react_agent(log_dir: Path, model: str) -> None:
+    """Run the agent of inspect-ai that goes on until it submits an answer."""
+    sample = Sample("What is it in capital letters?", target="HELLO", files={"greeting.txt": "hello\n"})
+    task = Task(dataset=[sample], solver=react(tools=[bash(timeout=60)]), scorer=includes(), sandbox="unspill")
+    log = eval(task, model=model, log_dir=os.fspath(log_dir), display="none")[0]
+    print(log.status, *(sample.output.completion for sample in log.samples or []), sep="\n")
+
+
+def the_example(log_dir: Path, model: str) -> None:
+    example = os.fspath(ROOT / "examples" / "inspect_ai_example.py")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [example, os.fspath(log_dir), model])
+        runpy.run_path(example, run_name="__main__")
+
+
+@pytest.mark.parametrize("agent", [the_example, react_agent])
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_whole_agent_is_sealed_and_leaves_nothing(
+    agent: Callable[[Path, str], None],
+    apart: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With the model that plays a script to real coding agents."""
+    (apart / "home/.ssh").mkdir(mode=0o700)
+    (apart / "home/.ssh/id_rsa").write_text("canary-of-the-key\n")
+    with ScriptedModel() as model, ScriptedModel() as canary:
+        reaches = f"curl -sS -m 3 {canary.url}/canary >/dev/null 2>&1 && echo NET-OPEN || echo NET-CLOSED"
+        command = f"tr a-z A-Z <greeting.txt | tee loud.txt; {reaches}; cat {apart}/home/.ssh/id_rsa || echo HIDDEN"
+        looks = ToolCall(("bash",), {"command": "cat loud.txt"})
+        submits = Turn(calls=(ToolCall(("submit",), {"answer": "It says HELLO."}),))
+        model.script = (
+            Turn(calls=(ToolCall(("bash",), {"command": command}),)),
+            Turn(calls=(looks,)),
+            submits if agent is react_agent else Turn(text="It says HELLO."),
+        )
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{model.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "fake")
+        # By a name of its own: inspect-ai keeps a client by the name of its model
+        agent(tmp_path, f"openai/mock-{model.port}")
+        gc.collect()
+    told = "".join(model.results)
+    assert ("HELLO" in told, "NET-CLOSED" in told, "HIDDEN" in told) == (True, True, True), told
+    assert "canary-of-the-key" not in "".join(model.requests)
+    assert canary.paths == []
+    printed = capsys.readouterr().out
+    assert printed.startswith("success\n")
+    assert printed.endswith("It says HELLO.\n")
     assert left() == []

@@ -17,7 +17,7 @@ from typing import Final
 from tests.attack.techniques.every import TECHNIQUES
 
 HERE: Final = Path(__file__).parent
-# Those against the server for agents need its framework, so they lie with the others that do
+# Those against the server for agents, or by real ones, need these, so they lie with the others that do
 AGENTS: Final = HERE.parent / "agents"
 DOCUMENT: Final = HERE.parents[1] / "docs" / "security" / "attacks.md"
 PROMISES: Final = HERE.parents[1] / "SECURITY.md"
@@ -57,7 +57,7 @@ def _line(*cells: str) -> str:
 
 def rows() -> list[Row]:
     """Return one row per test here, or of what agents are served, that has an attack's number."""
-    paths = sorted(HERE.glob("test_*.py")) + sorted(AGENTS.glob("test_mcp_*.py"))
+    paths = [*HERE.glob("test_*.py"), *AGENTS.glob("test_mcp_*.py"), *AGENTS.glob("real/test_*.py")]
     return sorted(row for path in paths for row in _rows_of(path))
 
 

@@ -20,10 +20,12 @@ pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.rootfs_view]
 
 # About changes, what the proxy lets through, questions, grants and settings: bubblewrap has no other part in them than
 # to have run a command. That there is no way past the proxy is A15, D1 and D9.
-WITHOUT_BWRAP = tuple("B5. C D2. D3. D4. D5. D6. D7. D8. D11. E4. E5. E6. E7. E13.".split())
+WITHOUT_BWRAP = tuple("B5. C D2. D3. D4. D5. D6. D7. D8. D11. E4. E5. E6. E7. E13. E14.".split())
 
 
 def marks_of(technique: Technique) -> tuple[pytest.MarkDecorator, ...]:
+    if technique.row == "E14":
+        return (pytest.mark.view("sealed", reason="who answers a question has nothing to do with the view"),)
     return () if technique.id.startswith(WITHOUT_BWRAP) else (pytest.mark.bwrap,)
 
 
@@ -39,7 +41,7 @@ def test_a_technique_fails_and_succeeds_without_the_defence(
 
 
 # What never gets to a command, or is about what happens to changes afterwards in ways that a live sandbox shares
-WITHOUT_COMMAND = tuple("C10. D2. D3. D4. D5. D6. D7. D8. D11. E1. E3. E4. E5. E6. E7. E12.".split())
+WITHOUT_COMMAND = tuple("C10. D2. D3. D4. D5. D6. D7. D8. D11. E1. E3. E4. E5. E6. E7. E12. E14.".split())
 GROUPS = {
     group: [*found]
     for group, found in groupby(TECHNIQUES, lambda one: one.id.rpartition(".")[0] + ".")

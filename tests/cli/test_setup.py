@@ -134,7 +134,7 @@ def test_setup_and_the_hook_refuse_the_same_versions() -> None:
     ("words", "told"),
     [
         (("nobody",), "no such coding agent: 'nobody'"),
-        ((), "no such coding agent: ''"),
+        ((), "no agent is named"),
         (
             ("claude-code", "--mode", "wrap"),
             "Start the whole agent in the sandbox: unspill agent claude",

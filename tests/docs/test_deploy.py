@@ -2,6 +2,7 @@
 """What is in deploy/ fits the program: every command and option that it names exists, and systemd takes the units."""
 
 import configparser
+import json
 import re
 import runpy
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import unspill
 from unspill.cli.main import find_verb, parse
 from unspill.errors import UsageError
 
@@ -52,6 +54,23 @@ def test_the_plug_in_is_what_setup_would_write() -> None:
     place = DEPLOY / "claude-plugin"
     found = {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
     assert found == made, "run scripts/make_plugin.py"
+
+
+def test_the_registry_is_told_of_the_server_that_the_plug_in_starts() -> None:
+    script = runpy.run_path(str(ROOT / "scripts/make_plugin.py"))
+    text = (DEPLOY / "server.json").read_text()
+    assert text == script["make_server"](), "run scripts/make_plugin.py"
+    server = json.loads(text)
+    # What the registry demands; it knows the package as ours by the name in its README
+    assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", server["name"])
+    assert len(server["description"]) <= 100
+    assert f"<!-- mcp-name: {server['name']} -->\n" in (ROOT / "README.md").read_text()
+    [package] = server["packages"]
+    assert server["version"] == package["version"] == unspill.__version__
+    plugin = json.loads((DEPLOY / "claude-plugin/.mcp.json").read_text())["mcpServers"][package["identifier"]]
+    words = [argument["value"] for argument in package["packageArguments"]]
+    assert [package["identifier"], *words] == [plugin["command"], *plugin["args"]]
+    parse(find_verb(words[0]), words[1:])
 
 
 def test_the_dockerfile_has_known_instructions_and_ends_as_an_ordinary_user() -> None:

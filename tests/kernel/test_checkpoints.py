@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -428,3 +429,61 @@ def test_a_control_group_is_frozen_where_there_is_one(tmp_path: Path) -> None:
     assert (found.used, (tmp_path / "cgroup.freeze").read_text()) == ("freeze", "1")
     found.release()
     assert (tmp_path / "cgroup.freeze").read_text() == "0"
+
+
+COMMITS = {
+    "after it": ("echo x > f", "git add f; git commit -qm second"),
+    "before it": ("echo x > f; git add f; git commit -qm second", "true"),
+    "before and after it": (
+        "echo x > f; git add f; git commit -qm second",
+        "echo y >> f; git commit -qam third",
+    ),
+    "by another branch": (
+        "git checkout -qb side; echo x > f",
+        "git add f; git commit -qm second; git checkout -q main",
+    ),
+}
+
+
+@pytest.mark.parametrize("commits", COMMITS)
+def test_a_commit_around_a_checkpoint_is_applied_at_the_end(ground: Ground, commits: str) -> None:
+    """What is kept of a repository's old files are links to them, which must not make a change look like another."""
+    first, last = COMMITS[commits]
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org"]
+
+    def told(*words: str) -> str:
+        return subprocess.run([*git, *words], cwd=ground.project, capture_output=True, text=True, check=True).stdout
+
+    ground.write("a", "one\n")
+    for words in (("init", "-q", "-b", "main"), ("add", "a"), ("commit", "-qm", "first")):
+        told(*words)
+    configure = "git config user.name A; git config user.email a@example.org"
+    with ground.sandbox(after="apply") as sandbox, sandbox.live() as live:
+        run = live.start(f"{configure}; {first}; echo up; read line; {last}")
+        found, offset = b"", 0
+        while b"up" not in found:
+            more, offset, _lost = run.output(offset, timeout=20)
+            assert more, found
+            found += more
+        assert live.checkpoint().unsettled == ""
+        run.write(b"\n")
+        result = run.wait(30)
+        assert result is not None
+        assert result.ok, until_end(run)
+        assert result.operation is not None
+        assert [(left.path, left.reason) for left in result.operation.left] == []
+        assert not result.held
+        expected = {"first", "second"} | ({"third"} if "third" in last else set())
+        assert set(told("log", "--all", "--format=%s").split()) == expected
+        told("fsck", "--strict")
+        assert told("status", "--short") == ""
+        for operation in sandbox.operations(limit=10):
+            if operation.kind == "apply":
+                sandbox.undo(operation.number)
+    told("fsck", "--strict")
+    assert told("log", "--branches", "--format=%s").split() == ["first"]
+    assert not (ground.project / "f").exists()
+
+
+def until_end(run: BackgroundRun) -> bytes:
+    return run.output(0)[0]

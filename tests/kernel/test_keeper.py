@@ -97,6 +97,34 @@ def test_a_background_run_shares_its_sandbox_with_the_next_runs_until_it_is_stop
     assert tree(ground.project) == before
 
 
+# Has decided to run without a keeper when another process starts one
+OVERTAKEN = """
+import subprocess, sys
+from unspill.cli import run
+from unspill.cli.main import main
+real, begun = run._runner, []
+program, word = sys.argv.pop(1), sys.argv.pop(1)
+def overtaken(*given):
+    found = real(*given)
+    if not begun:
+        begun.append(subprocess.run([program, "run", "-q", "-d", "--", "sleep", word], check=True, capture_output=True))
+    return found
+run._runner = overtaken
+main()
+"""
+
+
+def test_a_run_that_a_background_run_overtakes_shares_its_sandbox(ground: Ground, cli: Any) -> None:
+    word = lasting()
+    words = [sys.executable, "-P", "-c", OVERTAKEN, PROGRAM, word, "run", "-c", "echo done; touch made"]
+    done = subprocess.run(words, cwd=ground.project, capture_output=True, check=False, timeout=50)
+    assert (done.returncode, done.stdout) == (0, b"done\n"), done
+    assert processes_with(word)
+    assert (ground.project / "made").exists()
+    [kept] = keepers(cli)
+    assert len(kept["runs"]) == 1, "the background run is alone again"
+
+
 def test_ps_says_what_runs_and_what_has_ended(ground: Ground, cli: Any) -> None:
     cli("run", "-d", "--sandbox", "other", "--", "sleep", lasting())
     cli("run", "-d", "--sandbox", "other", "-c", "exit 4")

@@ -16,6 +16,7 @@ from tests.support import Ground, run_cli
 from unspill import Sandbox
 from unspill.errors import ApplyFailed, UsageError
 from unspill.layers.trees import remove_tree
+from unspill.sandbox.sessions import PROOF
 from unspill.sandbox.upkeep import prune
 
 pytestmark = [pytest.mark.kernel, pytest.mark.any_bwrap]
@@ -125,7 +126,7 @@ def test_a_session_is_undone_to_any_step_and_to_the_very_tree(agent: Agent, seed
         assert tree_of(agent.top) == tree
     agent.sandbox.undo_session()
     assert tree_of(agent.top) == before
-    with pytest.raises(UsageError, match="nothing to undo"):
+    with pytest.raises(UsageError, match="is left to undo"):
         agent.sandbox.undo_session()
 
 
@@ -303,11 +304,37 @@ def test_sessions_are_listed_shown_and_undone_by_the_command_line(ground: Ground
     assert (ground.project / "a").read_text() == "1\n"
     cli("undo", "--session", "one")
     assert (ground.project / "a").read_text() == "before\n"
+    # Never another one than `show` shows: not the one before it, where nothing is left to undo
     cli("run", "--session", "four", "--", "true")
     cli("redo")
-    assert cli("undo", "--session").startswith("Undid session one ")
-    refused = run_cli("undo", "--session", "three", cwd=ground.project)
-    assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, b"unspill: no such session: three")
+    assert cli("show", "--session").startswith("session two, ")
+    for words, problem in ((("three",), "no such session: three"), ((), "nothing of session two is left to undo")):
+        refused = run_cli("undo", "--session", *words, cwd=ground.project)
+        assert (refused.returncode, refused.stderr.decode().splitlines()[0]) == (2, f"unspill: {problem}")
+    assert cli("undo", "--session", "one").startswith("Undid session one ")
+
+
+def test_what_setup_had_an_agent_do_is_no_session_that_anybody_asks_for(ground: Ground) -> None:
+    for number, text in enumerate((PROOF, "please do it", PROOF)):
+        with ground.sandbox() as sandbox:
+            sandbox._project.store.session = f"agent-{number}"
+            sandbox.add_prompt(text)
+    listed = run_cli("sessions", cwd=ground.project).stdout.decode().splitlines()
+    assert [line.split()[-1] for line in listed] == ["agent-1"]
+    assert run_cli("show", "--session", cwd=ground.project).stdout.startswith(b"session agent-1,")
+
+
+def test_every_step_of_a_run_that_was_taken_by_checkpoints_is_shown(ground: Ground) -> None:
+    with ground.sandbox(after="apply") as sandbox, sandbox.live() as live:
+        sandbox._project.store.session = "long"
+        run = live.start("echo 1 > a; echo up; read line; echo 2 > b")
+        while b"up" not in run.output(0, timeout=20)[0]:
+            pass
+        live.checkpoint()
+        run.write(b"\n")
+        assert run.wait(20) is not None
+    shown = run_cli("show", "--session", cwd=ground.project).stdout.decode()
+    assert "(exit 0, op 1, 1 change; op 2, 1 change)\n" in shown
 
 
 EVENTS = [
@@ -331,7 +358,8 @@ def test_a_hook_records_the_agents_own_edits_and_prompts(
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), done
 
     prompt = "BeforeAgent" if name == "gemini-cli" else "UserPromptSubmit"
-    hear(hook_event_name=prompt, prompt="please do it")
+    context = "<hook_context>what hooks said</hook_context>\n\n" if name == "gemini-cli" else ""
+    hear(hook_event_name=prompt, prompt=f"{context}please do it")
     hear(hook_event_name=before)
     (ground.project / "a").write_text("after\n")
     hear(hook_event_name=after)
@@ -343,3 +371,44 @@ def test_a_hook_records_the_agents_own_edits_and_prompts(
     assert f"prompt: please do it  (back to here: unspill undo --session {name}-7 --to op0)" in shown
     assert run_cli("undo", "--session", "--to", "op0", cwd=ground.project).returncode == 0
     assert (ground.project / "a").read_text() == "before\n"
+
+
+OUTSIDE = "../outside.txt"
+REFUSALS = [
+    ("codex", "a", ""),
+    ("codex", "deep/new", ""),
+    ("codex", OUTSIDE, "deny"),
+    ("codex", "leads-out/x", "deny"),
+    ("codex", ".codex/config.toml", "deny"),
+    ("codex", "sub/.codex/hooks.json", "deny"),
+    ("codex", ".codex/notes.md", ""),
+    ("claude-code", OUTSIDE, ""),
+    ("claude-code", ".claude/settings.json", "ask"),
+    ("claude-code", ".claude/settings.local.json", "ask"),
+    ("claude-code", ".mcp.json", "ask"),
+    ("claude-code", "../.claude/settings.json", "ask"),
+    ("claude-code", ".claude/commands/fix.md", ""),
+    ("gemini-cli", ".gemini/settings.json", "deny"),
+    ("gemini-cli", OUTSIDE, ""),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "decision"), REFUSALS)
+def test_an_edit_that_could_unseal_the_agent_is_not_the_agents_to_decide(
+    ground: Ground, name: str, path: str, decision: str
+) -> None:
+    """Nor one outside of the project, where the agent's own sandbox is off because ours is to be the only one."""
+    ground.configure("")
+    (ground.project / "leads-out").symlink_to(ground.home)
+    _name, before, _after, tool, field = next(one for one in EVENTS if one[0] == name)
+    told = str(ground.project / path) if field == "file_path" else f"*** Begin Patch\n*** Add File: {path}\n+x\n"
+    event = {"session_id": "7", "cwd": str(ground.project), "tool_name": tool, "tool_input": {field: told}}
+    event["hook_event_name"] = before
+    done = run_cli("hook", name, cwd=ground.project, stdin=json.dumps(event).encode())
+    assert (done.returncode, done.stderr) == (0, b"")
+    if not decision:
+        assert done.stdout == b""
+        return
+    answer = json.loads(done.stdout)
+    said = answer["decision"] if name == "gemini-cli" else answer["hookSpecificOutput"]["permissionDecision"]
+    assert said == decision

@@ -29,12 +29,12 @@ from unspill.cli.run import (
     tell_run,
     wanted_ports,
 )
-from unspill.errors import UnspillError, UsageError
+from unspill.errors import DeniedError, UnspillError, UsageError
 from unspill.host.libc import RaisingSignals
 from unspill.layers.trees import remove_tree
 from unspill.sandbox.keeper import is_busy
 from unspill.sandbox.project import find_own_locations, find_project, resolve_project
-from unspill.setup.homes import find_whole_agent, make_home, model_hosts, own_variables, program_places
+from unspill.setup.homes import find_whole_agent, make_home, model_hosts, own_variables, program_of, program_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def agent(arguments: Arguments) -> int:
     """Run an agent; return its exit code."""
     if not arguments.words:
         raise UsageError("no agent is named", remedy="For example: unspill agent claude")
-    given, *rest = arguments.words
+    given, rest = program_of(arguments.words[0]), arguments.words[1:]
     name = os.path.basename(given)
     found = find_whole_agent(name)
     program = shutil.which(given)
@@ -127,14 +127,24 @@ def _run(
     # One who lets it reach a port of this machine has the model there
     hosts = [] if arguments.values("--expose") else model_hosts(found, env)
     hosts += arguments.values("--allow-host")
-    live = sandbox.live_for(
-        command,
-        working_dir=options["working_dir"],
-        env=env,
-        hosts=[host for host in hosts if host not in sandbox.policy.network.hosts],
-        readable=[os.path.abspath(path) for path in arguments.values("--readable")],
-        approver=approver,
-    )
+    known_hosts = sandbox.policy.network.hosts
+    if not (hosts or known_hosts or arguments.values("--expose") or sandbox.policy.network.ask):
+        _warn(
+            arguments, f"{found.title} reaches no host: allow its model's with `unspill agent --allow-host HOST ...`."
+        )
+    try:
+        live = sandbox.live_for(
+            # Whatever its arguments are: what is allowed for longer is for the program
+            command[:1],
+            working_dir=options["working_dir"],
+            env=env,
+            hosts=[host for host in hosts if host not in known_hosts],
+            readable=[os.path.abspath(path) for path in arguments.values("--readable")],
+            approver=approver,
+        )
+    except DeniedError as error:
+        error.add_note("Nothing was run. For a model on this machine, use `--expose PORT`: then no host is asked for.")
+        raise
     try:
         with RaisingSignals(), live:
             _open_ports(arguments, live)
@@ -173,10 +183,15 @@ def _provide_home(arguments: Arguments, name: str, found: WholeAgent) -> None:
         return
     names = ", ".join(f"~/{path}" for path in made.copied[:_NAMED])
     more = f" and {len(made.copied) - _NAMED} more" if len(made.copied) > _NAMED else ""
-    source = f"copies of {names}{more}" if made.copied else "nothing: log in once, and it stays"
-    print(f"unspill: Made a home directory for {found.title} from {source}.", file=sys.stderr)
+    source = f" from copies of {names}{more}" if made.copied else ""
+    print(f"unspill: Made a home directory for {found.title}{source}.", file=sys.stderr)
     for path, why in made.left:
         print(f"unspill: ~/{path} is not copied: {why}.", file=sys.stderr)
+
+
+def _warn(arguments: Arguments, text: str) -> None:
+    if not arguments.flag("--quiet"):
+        print(f"unspill: {text}", file=sys.stderr)
 
 
 def _open_ports(arguments: Arguments, live: Live) -> None:

@@ -33,7 +33,7 @@ from unspill.sandbox.files import runs_but_reads, verb_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from unspill.cli.main import Arguments
@@ -77,7 +77,7 @@ def log(arguments: Arguments) -> int:
 @verb("List the sessions of agents in this project, the newest first.")
 def sessions(arguments: Arguments) -> int:
     """List sessions."""
-    found = open_sandbox(arguments).sessions()[::-1]
+    found = [session for session in open_sandbox(arguments).sessions()[::-1] if not session.is_proof]
     if arguments.flag("--json"):
         print_json({"sessions": [_session_form(session) for session in found]})
         return 0
@@ -152,7 +152,7 @@ def _undo_session(arguments: Arguments) -> int:
     if point is not None and not point.isdecimal():
         raise UsageError(f"not an operation: {to!r}", remedy="Name one from `unspill show --session`: op5.")
     sandbox = open_sandbox(arguments)
-    name = sandbox.find_session(arguments.value("--session") or None, is_to_undo=True).name
+    name = sandbox.find_session(arguments.value("--session") or None).name
     done = sandbox.undo_session(name, to=None if point is None else int(point))
     if arguments.flag("--json"):
         print_json({"operations": [operation_form(operation) for operation in done]})
@@ -176,13 +176,16 @@ def _show_session(arguments: Arguments) -> int:
         print_json(_session_form(session))
         return 0
     print(f"session {safe_text(session.name)}, from {when_text(session.begun_ns)} to {when_text(session.last_ns)}")
-    applied = {run: one for one in session.operations for run in one.runs}
+    applied: dict[str, list[Operation]] = {}
+    for one in session.operations:
+        for run in one.runs:
+            applied.setdefault(run, []).append(one)
     lines: list[tuple[int, str]] = []
     for prompt in session.prompts:
         text = safe_text(" ".join(prompt.text.split()))[:_PROMPT_SHOWN]
         back = f"(back to here: unspill undo --session {session.name} --to op{session.point(prompt)})"
         lines.append((prompt.at_ns, f"  prompt: {text}  {back}"))
-    lines += [(record.started_ns, _step_line(record, applied.get(record.id), session)) for record in session.runs]
+    lines += [(record.started_ns, _step_line(record, applied.get(record.id, []), session)) for record in session.runs]
     known = {record.id for record in session.runs}
     others = [one for one in session.operations if not known.intersection(one.runs)]
     lines += [(one.at_ns, _edit_line(sandbox, one, session)) for one in others]
@@ -192,11 +195,12 @@ def _show_session(arguments: Arguments) -> int:
     return 0
 
 
-def _step_line(record: Run, operation: Operation | None, session: Session) -> str:
+def _step_line(record: Run, operations: Sequence[Operation], session: Session) -> str:
     command = " ".join(quote(word) for word in record.argv)
     changed = "held" if record.held else "no change"
-    if operation is not None:
-        changed = f"op {operation.number}, {count_text(operation.changed, 'change')}" + _undone(operation, session)
+    if operations:
+        parts = (f"op {one.number}, {count_text(one.changed, 'change')}{_undone(one, session)}" for one in operations)
+        changed = "; ".join(parts)
     return f"  run {record.number}: {command[:120]} ({_ending(record)}, {changed})"
 
 

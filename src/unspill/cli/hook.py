@@ -63,6 +63,7 @@ class CodingAgent(Record):
     agent's own sandbox. `asks`: a hook can make it ask the person. `returned` is the field of an answer that has the
     new arguments. `decides`: the answer also says whether the command is allowed. `warning` is what to know before its
     settings are used. `oldest` is the first version that stops a command if its hook is killed or takes too long.
+    `also` are settings without which it runs commands that it asks no hook about.
     """
 
     event: str
@@ -79,6 +80,7 @@ class CodingAgent(Record):
     warning: str = ""
     oldest: tuple[int, ...] = ()
     extra: tuple[tuple[str, str], ...] = ()
+    also: tuple[tuple[str, object], ...] = ()
 
 
 AGENTS = {
@@ -95,6 +97,8 @@ AGENTS = {
         asks=True,
         # Without it, a hook that can't be started lets the command through
         extra=(("onFailure", "block"),),
+        # A skill has what stands in it between !` and ` run before the model reads it
+        also=(("disableSkillShellExecution", True),),
         oldest=(2, 1, 295),
     ),
     "codex": CodingAgent(
@@ -197,7 +201,10 @@ def _check_version(agent: CodingAgent, environ: Mapping[str, str]) -> None:
 
 
 def _follow(arguments: Arguments, event: dict[str, Any]) -> bool:
-    """Record what the agent's own file tools do, or what its person asks for; tell whether that is what it says."""
+    """Record what the agent's own file tools do, or what its person asks for; tell whether that is what it says.
+
+    An edit of our own files is refused.
+    """
     name = arguments.words[0]
     if event.get("hook_event_name") not in hook_edits.EVENTS[name]:
         return False
@@ -207,6 +214,13 @@ def _follow(arguments: Arguments, event: dict[str, Any]) -> bool:
         return open_sandbox(arguments, session=hook_edits.session_of(name, event))
 
     try:
+        locations = find_own_locations()
+        refused = hook_edits.find_refusal(
+            name, event, (locations.state, locations.config), lambda: project_of(arguments)
+        )
+        if refused is not None:
+            _write_answer(_refusal_form(AGENTS[name], *refused))
+            return True
         return hook_edits.follow(name, event, open_it)
     except UnspillError as error:
         # The edit is the agent's own and happens anyway
@@ -387,6 +401,15 @@ def _answer_form(agent: CodingAgent, given: dict[str, Any], command: str, *, rea
     return {"hookSpecificOutput": {**said, agent.returned: {**given, "command": command}}}
 
 
+def _refusal_form(agent: CodingAgent, reason: str, may_ask: bool) -> dict[str, Any]:
+    """Return the answer that has an agent not use a tool, or ask its person where it can and they may allow it."""
+    if not agent.decides:
+        return {"decision": "deny", "reason": reason}
+    decision = "ask" if may_ask and agent.asks else "deny"
+    said = {"hookEventName": agent.event, "permissionDecision": decision, "permissionDecisionReason": reason}
+    return {"hookSpecificOutput": said}
+
+
 def _settings_form(agent: CodingAgent, command: str) -> dict[str, Any]:
     """Return the part of an agent's settings that makes it call a hook before it runs a command."""
     return {"hooks": {agent.event: [{"matcher": agent.matcher, "hooks": [_hook_form(agent, command)]}]}}
@@ -421,9 +444,11 @@ def _telling(agent: CodingAgent, command: str) -> dict[str, Any]:
 def _all_settings(arguments: Arguments) -> dict[str, Any]:
     command = _own_command(arguments, standby_words())
     settings = _settings_form(_agent(arguments), command)
-    for event, group in _edit_groups(arguments.words[0], command.removesuffix(_OR_STOP)):
+    telling = command.removesuffix(_OR_STOP)
+    told = {"hooks": [_telling(_agent(arguments), telling)]}
+    for event, group in (*_edit_groups(arguments.words[0], telling), (_SESSION, told)):
         settings["hooks"].setdefault(event, []).append(group)
-    return settings
+    return settings | dict(_agent(arguments).also)
 
 
 def _check(agent: CodingAgent) -> int:
@@ -451,9 +476,10 @@ def check_codex(agent: CodingAgent = AGENTS["codex"]) -> str:
     ours = [place for place in places if _is_printed(agent, groups[place[0]].get("matcher"), _hook_at(groups, place))]
     if not ours:
         raise UsageError(f"{path} has no hook that this unspill prints", remedy=_INSTALL)
-    features = _table(config, "features")
-    if features.get("hooks", features.get("codex_hooks")) is False:
-        raise UsageError(f"{home}/config.toml switches hooks off", remedy="Remove `hooks = false` under `[features]`.")
+    for name in (os.path.join(home, "config.toml"), *_project_configs()):
+        features = _table(_read_config(name), "features")
+        if features.get("hooks", features.get("codex_hooks")) is False:
+            raise UsageError(f"{name} switches hooks off", remedy="Remove `hooks = false` under `[features]`.")
     states = _table(_table(config, "hooks"), "state")
     reasons = [_why_skipped(_table(states, _trust_key(path, place)), groups, place) for place in ours]
     if all(reasons):
@@ -462,6 +488,16 @@ def check_codex(agent: CodingAgent = AGENTS["codex"]) -> str:
     others = len(places) > 1 + len(edits) or _table(config, "hooks").get("PreToolUse")
     told = f"Codex calls the hook in {path}: it is installed and you have trusted it. {_UNSEEN}"
     return f"{told} {_OTHERS}" if others else told
+
+
+def _project_configs() -> list[str]:
+    """Return the project's own settings for Codex, from here up: they count once the folder is trusted."""
+    here, top = os.getcwd(), os.fsdecode(find_project(os.getcwdb()))
+    found = [os.path.join(here, ".codex/config.toml")]
+    while here != top and here != "/":
+        here = os.path.dirname(here)
+        found.append(os.path.join(here, ".codex/config.toml"))
+    return found
 
 
 def _why_skipped(state: dict[str, Any], groups: list[dict[str, Any]], place: tuple[int, int]) -> str:

@@ -230,7 +230,7 @@ def help_text(verb: Verb) -> str:
     for option in verb.options:
         names = ", ".join(name for name in (option.short, option.name) if name)
         left = f"  {names} {option.metavar}".rstrip()
-        lines.append(f"{left:<28}{option.help}")
+        lines.append(f"{left:<26}  {option.help}")
     return "\n".join(lines)
 
 

@@ -20,6 +20,7 @@ from unspill.cli.main import EVENTS, NO_PROJECT, Option, open_sandbox, verb
 from unspill.errors import HostError, UnspillError, UsageError
 from unspill.host.dirfd import write_whole
 from unspill.host.libc import DeferredSignals, RaisingSignals
+from unspill.layers.locks import SandboxKept
 from unspill.lazy import lazy_module
 from unspill.model.run import Ended, Exited, InheritedInput, NeverStarted, OutputChunk, Started
 from unspill.runner.launcher import close_launchers, get_launcher
@@ -208,7 +209,15 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
             runner = _runner(arguments, sandbox, options)
             if runner is sandbox and _kept is not None:
                 options["reuse"] = _kept.is_again
-            result: Any = runner.run(command, on_event=on_event, **options, **more)
+            try:
+                result: Any = runner.run(command, on_event=on_event, **options, **more)
+            except SandboxKept:
+                # Background runs began after that was looked at, or are about to end
+                if runner is not sandbox or streams.is_started:
+                    raise
+                options.pop("reuse", None)
+                runner = _runner(arguments, sandbox, options)
+                result = runner.run(command, on_event=on_event, **options, **more)
     except KeyboardInterrupt as error:
         if streams.is_started and not hasattr(error, "__notes__"):
             error.add_note("Cancelled. `unspill log` shows what became of its changes.")

@@ -23,9 +23,9 @@ from unspill.host.places import own_words
 from unspill.policy.paths import show
 from unspill.record import Record
 from unspill.sandbox.project import find_own_locations
-from unspill.setup.agents import AGENTS_TO_SET_UP, Edit, SetupMeans, choose_mode, find_agent, plan_edits
+from unspill.setup.agents import AGENTS_TO_SET_UP, Edit, SetupMeans, choose_mode, find_agent, name_of, plan_edits
 from unspill.setup.canary import Verdict, find_program, prove, read_version
-from unspill.setup.edit import Setting, merge, remove
+from unspill.setup.edit import Setting, merge, parse, remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ _RECEIPT = "receipt.json"
 _IN_THE_WAY = (
     "Its settings are in place. Look for what is in the way: settings of this project or of your organisation."
 )
+# The settings of a project that come before the person's own, the strongest last
+_OF_PROJECTS = {"claude-code": (".claude/settings.json", ".claude/settings.local.json")}
 
 
 class Planned(Record):
@@ -76,7 +78,7 @@ class Receipt(Record):
 )
 def setup(arguments: Arguments) -> int:
     """Set an agent up, check it, or take it back."""
-    name = arguments.words[0] if arguments.words else ""
+    name = name_of(arguments.words[0]) if arguments.words else ""
     agent = find_agent(name)
     what = arguments.only_one("--check", "--remove", "--print")
     receipt = _load(name)
@@ -85,6 +87,9 @@ def setup(arguments: Arguments) -> int:
     if what == "--remove":
         return _remove(agent, name, receipt, arguments)
     mode = choose_mode(agent, arguments.value("--mode") or receipt.mode or None)
+    if what == "--check" and receipt.mode and mode != receipt.mode:
+        remedy = f"Check that one, or set it up anew: unspill setup {name} --mode {mode}"
+        raise UsageError(f"{agent.title} is set up in mode {receipt.mode}", remedy=remedy)
     if what == "--check":
         return _report(name, agent, mode, _check(name, agent, mode, receipt, project_of(arguments)), arguments)
     planned = _plan(name, mode, receipt, is_trusted=arguments.flag("--trust") or receipt.is_trusted)
@@ -142,7 +147,26 @@ def _prove(name: str, agent: SetupAgent, mode: str, project: bytes, assumed: Seq
     program = find_program(agent, os.environ.get("PATH"))
     home = os.fsdecode(find_own_locations().home)
     environ = {**os.environ, "HOME": home}
-    return prove(name, agent, mode, program, os.fsdecode(project), environ, told=TOLD, assumed=assumed)
+    verdict = prove(name, agent, mode, program, os.fsdecode(project), environ, told=TOLD, assumed=assumed)
+    loose = _find_loose(name, os.fsdecode(project)) if verdict.is_sealed and mode == "hook" else ""
+    return verdict.replace(reason=f"it can run commands that no hook sees, by {loose}") if loose else verdict
+
+
+def _find_loose(name: str, project: str) -> str:
+    """Return the setting besides the hooks that is not as it must be, and where; the later of its files wins."""
+    for key, value in AGENTS[name].also if name in AGENTS else ():
+        own = plan_edits(name, "hook", _means(name, _read, is_trusted=False))[0].path
+        found, where = None, own
+        for path in (own, *(os.path.join(project, one) for one in _OF_PROJECTS[name])):
+            try:
+                whole = parse("json", _read(path) or "")
+            except UsageError:
+                continue
+            if key in whole:
+                found, where = whole[key], path
+        if found != value:
+            return f"`{key}` in {where}"
+    return ""
 
 
 def _with_advice(verdict: Verdict, name: str, mode: str, receipt: Receipt) -> Verdict:
@@ -165,9 +189,27 @@ def _advice(name: str, mode: str, receipt: Receipt) -> str:
         try:
             check_codex()
         except UsageError as error:
-            return f"{error.message} {error.remedy} Then run: {again}"
+            return f"{error.message.rstrip('.')}. {error.remedy} Then run: {again}"
     if missing:
         return f"{missing[0]} no longer has what unspill put there. Run: {again}"
+    return next(filter(None, (_find_obstacle(name, one.edit) for one in receipt.files)), "")
+
+
+def _find_obstacle(name: str, edit: Edit) -> str:
+    """Return what in a file of settings makes an agent skip hooks, if that is known."""
+    text = _read(edit.path) or ""
+    if name == "claude-code":
+        try:
+            json.loads(text)
+        except ValueError:
+            return f"Claude Code ignores {edit.path}: it has a comment, or a comma too many. Take that out."
+        if parse(edit.form, text).get("disableAllHooks"):
+            return f"Remove `disableAllHooks` from {edit.path}."
+    if name == "gemini-cli":
+        tools = parse(edit.form, text).get("tools")
+        for key in ("allowed", "core"):
+            if isinstance(tools, dict) and key in tools:
+                return f"It could not be tried, because `tools.{key}` in {edit.path} allows only some commands."
     return ""
 
 
@@ -199,7 +241,11 @@ def _report(
     elif verdict.is_sealed:
         print(f"{agent.title} ({mode}): sealed. A command that it ran could not read your home directory or connect.")
         if not verdict.is_told:
-            print("  The model was not told so: it will find out by what is refused.")
+            print("  The model was not told so, and will find out by what is refused.")
+            if name == "codex":
+                print("  To have it told, trust all hooks of unspill: type /hooks in Codex.")
+        if changed:
+            print(f"  Restart {agent.title} where it is open: a session keeps the settings that it began with.")
     else:
         print(f"{agent.title} ({mode}): NOT sealed: {_shown(verdict.reason)}")
         if verdict.advice:
@@ -244,6 +290,7 @@ def _means(name: str, base: Callable[[str], str | None], *, is_trusted: bool) ->
         home=os.fsdecode(find_own_locations().home),
         environ=os.environ,
         hooks=hook_groups(name) if name in AGENTS else (),
+        also=AGENTS[name].also if name in AGENTS else (),
         server={"command": program, "args": [*words, "mcp"]},
         unspill=" ".join(map(quote, own_words())),
         read=base,
@@ -289,8 +336,13 @@ def _remove(agent: SetupAgent, name: str, receipt: Receipt, arguments: Arguments
     if arguments.flag("--json"):
         changed = [one.edit.path for one in planned if one.now != one.after]
         print_json(_form(name, receipt.mode, Verdict(reason="removed"), changed))
-    else:
-        print(f"{agent.title}: unspill's settings are removed. Its commands are no longer sealed.")
+        return 0
+    left = [one.edit.path for one in planned if f" hook {name}" in (one.after or "")]
+    if left:
+        print(f"{agent.title}: {_shown(left[0])} still has hooks of unspill, which somebody has changed or put there.")
+        print("  Take them out yourself if you don't want them.")
+        return _NOT_SEALED
+    print(f"{agent.title}: unspill's settings are removed. Its commands are no longer sealed.")
     return 0
 
 

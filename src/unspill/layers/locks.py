@@ -490,17 +490,21 @@ def has_keeper(state: bytes, sandbox: SandboxId) -> bool:
     return os.path.exists(keeper_files(state, sandbox)[1])
 
 
+class SandboxKept(SandboxUnavailable):
+    """Another process has a sandbox for its background runs."""
+
+
 def refuse_kept(state: bytes, sandbox: SandboxId) -> None:
     """Refuse to wait for a sandbox whose background runs another process keeps: nobody knows when they end.
 
     Raises:
-        SandboxUnavailable: with how to end them.
+        SandboxKept: with how to end them.
     """
     pid, name, server = _read_kept(state, sandbox)
     # What begins waits itself, and says nothing here yet; a keeper that ends has no socket any more
     if pid and pid != str(os.getpid()) and (server or has_keeper(state, sandbox)):
         end = f"They end with process {pid}, {server}" if server else f"End them: unspill stop {name}"
-        raise SandboxUnavailable(
+        raise SandboxKept(
             f"Background runs use the sandbox {name!r}.", remedy=f"{end}. Or use another sandbox: --sandbox NAME."
         )
 

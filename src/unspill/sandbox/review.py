@@ -182,6 +182,18 @@ def layers_below(project: Project, run: str | int | None) -> dict[bytes, tuple[b
     return below
 
 
+def _is_same(reviewed: Change | None, change: Change) -> bool:
+    """Tell whether a change is the one that was reviewed.
+
+    Not by the links of what it replaces: to keep what a repository is built on, unspill itself links to it meanwhile.
+    """
+    return reviewed == change or (
+        reviewed is not None
+        and reviewed.broke_link != change.broke_link
+        and reviewed == change.replace(broke_link=reviewed.broke_link)
+    )
+
+
 def _is_below(path: bytes, wanted: tuple[bytes, ...]) -> bool:
     return any(top in (b"", b".", path) or path.startswith(top + b"/") for top in wanted)
 
@@ -369,7 +381,7 @@ class _Choosing:
         parts = []
         for part in self.changes.roots:
             seen = known.get(part.root, {})
-            same = tuple(change for change in part.changes if seen.get(change.path) == change)
+            same = tuple(change for change in part.changes if _is_same(seen.get(change.path), change))
             kept = {change.path for change in same}
             self._leave(part.root, [(path, STALE) for path in seen if path not in kept], "stale")
             parts.append(part.replace(changes=same))

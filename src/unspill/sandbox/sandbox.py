@@ -299,15 +299,15 @@ class Looking:
         """Return the sessions of agents in this project, the newest last."""
         return sessions.list_sessions(self._project)
 
-    def find_session(self, session: str | None = None, *, is_to_undo: bool = False) -> Session:
+    def find_session(self, session: str | None = None) -> Session:
         """Return one of them by its name or the beginning of it.
 
-        By default it is the one that did something last; if `is_to_undo`, the last one that can be undone.
+        By default it is the last one that changed something.
 
         Raises:
             UsageError: there is none, or more than one begins so.
         """
-        return sessions.find_session(self._project, session, is_to_undo=is_to_undo)
+        return sessions.find_session(self._project, session)
 
     def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
         """Return the latest runs, the youngest first."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from unspill.store.operations import PromptRow
 
 _SEE = "See `unspill sessions`."
+# What an agent is asked for when it is to prove that it is sealed
+PROOF = "unspill canary"
 
 
 class Session(Record):
@@ -48,6 +50,11 @@ class Session(Record):
         """Whether it changed something that is not undone."""
         return len(self.undone) < len(self.operations)
 
+    @property
+    def is_proof(self) -> bool:
+        """Whether it is only what `unspill setup` has an agent do, to see that it is sealed."""
+        return not self.operations and any(prompt.text == PROOF for prompt in self.prompts)
+
     def point(self, prompt: PromptRow) -> int:
         """Return the number of the last operation before a prompt: where to go back to; 0 for before the session."""
         return max((one.number for one in self.operations if one.at_ns < prompt.at_ns), default=0)
@@ -60,10 +67,10 @@ def list_sessions(project: Project) -> tuple[Session, ...]:
     return tuple(_load(project, done, name, *moments) for name, moments in times.items())
 
 
-def find_session(project: Project, word: str | None = None, *, is_to_undo: bool = False) -> Session:
+def find_session(project: Project, word: str | None = None) -> Session:
     """Return a session by its name or the beginning of it.
 
-    By default it is the one that did something last; if `is_to_undo`, the last one of which something can be undone.
+    By default it is the last one that changed something, undone or not; where there is none, the last one.
 
     Raises:
         UsageError: there is none, or more than one begins so.
@@ -72,11 +79,10 @@ def find_session(project: Project, word: str | None = None, *, is_to_undo: bool 
     if word is None:
         if not times:
             raise UsageError("this project has no session", remedy="Agents that call `unspill hook` have one.")
-        if is_to_undo and (changed := [one for one in list_sessions(project) if one.can_be_undone]):
-            return max(changed, key=lambda session: session.last_ns)
-        names = [max(times, key=lambda name: times[name][1])]
-    else:
-        names = [name for name in times if name == word] or [name for name in times if name.startswith(word)]
+        found = list_sessions(project)
+        changed = [one for one in found if one.operations] or [one for one in found if not one.is_proof]
+        return max(changed or found, key=lambda session: session.last_ns)
+    names = [name for name in times if name == word] or [name for name in times if name.startswith(word)]
     if len(names) != 1:
         why = "no such session" if not names else "more than one session begins so"
         raise UsageError(f"{why}: {word}", remedy=_SEE)
@@ -86,19 +92,21 @@ def find_session(project: Project, word: str | None = None, *, is_to_undo: bool 
 def undo_session(project: Project, word: str | None, to: int | None, asked_by: str) -> tuple[Operation, ...]:
     """Undo what a session changed, or what it changed after operation `to`; return what was done, the newest first.
 
-    By default it is the last one of which something can be undone. What somebody else has changed since is left, and
-    named by the operation that left it.
+    By default it is the last one that changed something. What somebody else has changed since is left, and named by the
+    operation that left it.
 
     Raises:
         UsageError: there is no such session, or nothing to undo.
     """
     end_interrupted(project.store)
-    session = find_session(project, word, is_to_undo=True)
+    session = find_session(project, word)
     wanted = [one for one in session.operations if one.number not in session.undone and one.number > (to or 0)]
     if to is not None and to not in {0, *(one.number for one in session.operations)}:
         raise UsageError(f"op {to} is not part of session {session.name}", remedy="See `unspill show --session`.")
     if not wanted:
-        raise UsageError("there is nothing to undo", remedy="See `unspill show --session`.")
+        raise UsageError(
+            f"nothing of session {session.name} is left to undo", remedy="Name another one: see `unspill sessions`."
+        )
     return tuple(undo_operation(project, one.number, asked_by) for one in reversed(wanted))
 
 

@@ -36,7 +36,7 @@ class Edit(Record):
 class SetupMeans(Record):
     """What settings are made of: the hook and the server of this unspill, and where the person keeps settings.
 
-    `hooks` are groups of hooks with their events; the first one seals commands.
+    `hooks` are groups of hooks with their events; the first one seals commands. `also` are settings beside them.
     """
 
     home: str
@@ -48,6 +48,7 @@ class SetupMeans(Record):
     read: Callable[[str], str | None]
     # What Codex records of a hook that the person trusts, if they say so here
     trust: Callable[[object, dict[str, Any], str], str] | None = None
+    also: tuple[tuple[str, object], ...] = ()
 
 
 class SetupAgent(Record):
@@ -81,8 +82,14 @@ def find_agent(name: str) -> SetupAgent:
         UsageError: there is none of that name.
     """
     if name not in AGENTS_TO_SET_UP:
-        raise UsageError(f"no such coding agent: {name!r}", remedy=f"There are {', '.join(AGENTS_TO_SET_UP)}.")
+        problem = f"no such coding agent: {name!r}" if name else "no agent is named"
+        raise UsageError(problem, remedy=f"There are {', '.join(AGENTS_TO_SET_UP)}.")
     return AGENTS_TO_SET_UP[name]
+
+
+def name_of(word: str) -> str:
+    """Return the name of the agent that a word means: its name, or its program."""
+    return next((name for name, agent in AGENTS_TO_SET_UP.items() if agent.program == word), word)
 
 
 def choose_mode(agent: SetupAgent, given: str | None) -> str:
@@ -100,7 +107,8 @@ def choose_mode(agent: SetupAgent, given: str | None) -> str:
 
 
 def _hooks(means: SetupMeans) -> tuple[Setting, ...]:
-    return tuple(Setting(path=("hooks", event), value=group, is_item=True) for event, group in means.hooks)
+    hooks = (Setting(path=("hooks", event), value=group, is_item=True) for event, group in means.hooks)
+    return (*hooks, *(Setting(path=(key,), value=value) for key, value in means.also))
 
 
 def _excluded(*names: str, path: tuple[str, ...]) -> tuple[Setting, ...]:

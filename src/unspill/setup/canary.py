@@ -18,6 +18,7 @@ import tempfile
 
 from unspill.errors import UsageError
 from unspill.record import Record
+from unspill.sandbox.sessions import PROOF
 from unspill.setup.edit import Setting, merge
 from unspill.setup.scripted_model import ScriptedModel, ToolCall, Turn
 
@@ -123,6 +124,7 @@ def prove(
         )
         attempt.model.script = (own,) if mode == "hook" else (served, own)
         attempt.assumed = tuple(assumed)
+        attempt.project = project
         start = _STARTS[name](program, attempt, environ)
         ended = _run(start, project, environ)
         return attempt.judge(agent, mode, ended, told)
@@ -139,6 +141,7 @@ class _Attempt:
         self.model, self.port = ScriptedModel(most_searches=_MOST_SEARCHES), ScriptedModel()
         self.scratch = ""
         self.assumed: tuple[Setting, ...] = ()
+        self.project = ""
 
     def __enter__(self) -> _Attempt:
         self.scratch = tempfile.mkdtemp(prefix="unspill-canary-")
@@ -182,7 +185,7 @@ class _Attempt:
         got = [
             text
             for text, is_so in (
-                ("read your home directory", self.secret in asked),
+                ("read a test file in your home directory", self.secret in asked),
                 ("changed it", is_changed),
                 ("reached a server of this machine", "/canary" in self.port.paths),
             )
@@ -191,6 +194,11 @@ class _Attempt:
         ran = {name for name, mark in self.marks.items() if f"ran-{mark}" in asked}
         if not self.model.requests:
             advice = f"Start `{agent.program}` by hand in this directory, and see what it wants."
+            if "trusted" in ended:
+                trust = f"{agent.title} does not trust this folder, and skips hooks in it"
+                return Verdict(
+                    reason=trust, advice=f"Start `{agent.program}` here, trust the folder, leave, and try again."
+                )
             return Verdict(reason=f"{agent.title} asked no model: {ended}", advice=advice)
         left = [tool for tool in agent.shells if tool in self.model.tools] if mode == "mcp" else []
         if left:
@@ -198,7 +206,7 @@ class _Attempt:
         elif got:
             got[0] = f"its commands {got[0]}"
         if got:
-            return Verdict(reason=" and ".join(got))
+            return Verdict(reason=" and ".join(filter(None, (", ".join(got[:-1]), got[-1]))))
         wanted = "served" if mode == "mcp" else "own"
         if wanted not in ran:
             return Verdict(reason=f"no command ran: {_last_lines(self.model.results) or ended}")
@@ -248,7 +256,7 @@ def _start_claude(program: str, attempt: _Attempt, _environ: Mapping[str, str]) 
     words = (
         program,
         "-p",
-        "unspill canary",
+        PROOF,
         "--settings",
         settings,
         "--no-session-persistence",
@@ -270,9 +278,11 @@ def _start_codex(program: str, attempt: _Attempt, _environ: Mapping[str, str]) -
     inline = ", ".join(f"{key} = {json.dumps(value)}" for key, value in provider.items())
     words = [program, "exec", "--json", "--skip-git-repo-check", "--ephemeral", "-m", "gpt-5.5"]
     words += ["-c", 'model_provider="unspill_canary"', "-c", f"model_providers.unspill_canary={{{inline}}}"]
+    # Once the person has trusted the folder, its own settings count, and these may switch hooks off
+    words += ["-c", f'projects={{{json.dumps(attempt.project)} = {{trust_level = "trusted"}}}}']
     for setting in attempt.assumed:
         words += ["-c", f"{'.'.join(setting.path)}={json.dumps(setting.value)}"]
-    return Start(words=(*words, "unspill canary"), variables={"UNSPILL_CANARY_KEY": "canary"})
+    return Start(words=(*words, PROOF), variables={"UNSPILL_CANARY_KEY": "canary"})
 
 
 def _start_gemini(program: str, attempt: _Attempt, environ: Mapping[str, str]) -> Start:
@@ -291,7 +301,7 @@ def _start_gemini(program: str, attempt: _Attempt, environ: Mapping[str, str]) -
     auth = Setting(path=("security", "auth", "selectedType"), value="gemini-api-key")
     attempt.write(".gemini/settings.json", merge("json", text, (auth,)))
     variables = {"GEMINI_API_KEY": "canary", "GOOGLE_GEMINI_BASE_URL": attempt.model.url}
-    words = (program, "-p", "unspill canary", "--yolo", "-m", "gemini-2.5-pro")
+    words = (program, "-p", PROOF, "--yolo", "-m", "gemini-2.5-pro")
     return Start(words=words, variables={**variables, "GEMINI_CLI_HOME": attempt.scratch})
 
 
@@ -301,12 +311,12 @@ def _start_opencode(program: str, attempt: _Attempt, _environ: Mapping[str, str]
     provider = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {"canary": model}}
     inline = {"model": "canary/canary", "small_model": "canary/canary", "provider": {"canary": provider}}
     variables = {"OPENCODE_CONFIG_CONTENT": json.dumps(inline), "OPENCODE_DISABLE_MODELS_FETCH": "1"}
-    words = (program, "run", "--format", "json", "unspill canary")
+    words = (program, "run", "--format", "json", PROOF)
     return Start(words=words, variables={**variables, "OPENCODE_DISABLE_AUTOUPDATE": "1"})
 
 
 def _start_qwen(program: str, attempt: _Attempt, _environ: Mapping[str, str]) -> Start:
-    words = (program, "-p", "unspill canary", "--yolo", "--auth-type", "openai")
+    words = (program, "-p", PROOF, "--yolo", "--auth-type", "openai")
     url = f"{attempt.model.url}/v1"
     variables = {"OPENAI_API_KEY": "canary", "OPENAI_BASE_URL": url, "OPENAI_MODEL": "canary"}
     return Start(words=words, variables=variables)

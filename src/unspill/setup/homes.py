@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from unspill.errors import UsageError
 from unspill.layers.trees import remove_tree
 from unspill.record import Record
+from unspill.setup.agents import AGENTS_TO_SET_UP
 from unspill.setup.edit import dump_toml, parse
 
 TYPE_CHECKING = False
@@ -54,7 +55,7 @@ class WholeAgent(Record):
 
 
 class NewHome(Record):
-    """What a new home directory was made from: the files that were copied, and those that could not be, with why."""
+    """What a new home directory was made from: what was copied, and what could not be, with why."""
 
     copied: tuple[str, ...] = ()
     left: tuple[tuple[str, str], ...] = ()
@@ -64,6 +65,11 @@ def find_whole_agent(program: str) -> WholeAgent:
     """Return what is known of an agent by its program; of any other program nothing is copied."""
     name = os.path.basename(program)
     return WHOLE_AGENTS.get(name) or WholeAgent(title=name)
+
+
+def program_of(word: str) -> str:
+    """Return the program that a word means: an agent may also be named as for `unspill setup`."""
+    return AGENTS_TO_SET_UP[word].program if word in AGENTS_TO_SET_UP else word
 
 
 def own_variables(agent: WholeAgent, environ: Mapping[str, str]) -> dict[str, str]:
@@ -122,13 +128,14 @@ def _fill(made: str, agent: WholeAgent, home: str, project: str, environ: Mappin
     copied, left = [], []
     for one in agent.files:
         source = _source(one.path, home, environ)
+        is_there = os.path.exists(source)
         try:
             for path, content in _contents(one, source, project):
                 dest = f"{made}/{path}"
                 os.makedirs(os.path.dirname(dest), 0o700, exist_ok=True)
                 with open(os.open(dest, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                     file.write(content)
-                copied.append(path)
+            copied += [one.path] if is_there else []
         except FileNotFoundError:
             continue
         except UsageError as error:
@@ -293,6 +300,7 @@ WHOLE_AGENTS = {
     ),
     "opencode": WholeAgent(
         title="opencode",
+        hosts=("opencode.ai", "models.dev"),
         variables=("OPENCODE_",),
         files=(
             *(
@@ -307,7 +315,6 @@ WHOLE_AGENTS = {
                         "provider",
                         "autoupdate",
                         "share",
-                        "permission",
                         "agent",
                         "keybinds",
                         "tui",

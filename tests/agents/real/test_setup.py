@@ -182,10 +182,15 @@ def rewriting_hook(person: Person) -> None:
     person.change("settings.json", add)
 
 
+def project_without_hooks(person: Person) -> None:
+    """The folder is not trusted yet; when it is, hooks are off in it."""
+    person.give_project(".codex/config.toml", "[features]\nhooks = false\n")
+
+
 def trusted_project_without_hooks(person: Person) -> None:
     trust = f'[projects."{person.project}"]\ntrust_level = "trusted"\n'
     person.change("config.toml", lambda text: f"{text}\n{trust}")
-    person.give_project(".codex/config.toml", "[features]\nhooks = false\n")
+    project_without_hooks(person)
 
 
 def only_bash_back(text: str) -> str:
@@ -194,18 +199,27 @@ def only_bash_back(text: str) -> str:
     return json.dumps(whole)
 
 
-OPEN = "read your home directory"
+OPEN = "read a test file in your home directory"
 AGAIN = "no longer has what unspill put there"
 STOP = " || { echo 'unspill stopped this command.' >&2; exit 2; }"
 WAYS: Final = [
     Way("the hook is removed", "claude-code", "hook", edit("settings.json", hooks={}), AGAIN),
     Way("the hook is for another tool", "claude-code", "hook", replace("settings.json", "Bash|", "Bosh|"), AGAIN),
-    Way("all hooks are off", "claude-code", "hook", edit("settings.json", disableAllHooks=True), OPEN),
+    Way("all hooks are off", "claude-code", "hook", edit("settings.json", disableAllHooks=True), "Remove `disableAll"),
+    Way("the settings have a comment", "claude-code", "hook", replace("settings.json", "{", "{ // mine\n"), "ignores"),
     Way(
         "the project switches hooks off",
         "claude-code",
         "hook",
         in_project(".claude/settings.json", {"disableAllHooks": True}),
+        "settings of this project",
+    ),
+    Way("skills run commands", "claude-code", "hook", edit("settings.json", disableSkillShellExecution=False), AGAIN),
+    Way(
+        "the project lets skills run commands",
+        "claude-code",
+        "hook",
+        in_project(".claude/settings.json", {"disableSkillShellExecution": False}),
         "settings of this project",
     ),
     Way("the settings are broken", "claude-code", "hook", replace("settings.json", "{", "{{"), AGAIN),
@@ -281,7 +295,15 @@ WAYS: Final = [
         "codex",
         "hook",
         trusted_project_without_hooks,
-        OPEN,
+        "switches hooks off",
+    ),
+    Way(
+        "the project will switch hooks off once it is trusted",
+        "codex",
+        "hook",
+        project_without_hooks,
+        "switches hooks off",
+        always=True,
     ),
     Way(
         "its own shell is left on",
@@ -292,7 +314,11 @@ WAYS: Final = [
     ),
     Way("the version fails open", "codex", "hook", older("codex-cli 0.160.0"), "0.166"),
     Way(
-        "the folder is not trusted", "gemini-cli", "hook", lambda p: p.place("trustedFolders.json").unlink(), "trusted"
+        "the folder is not trusted",
+        "gemini-cli",
+        "hook",
+        lambda p: p.place("trustedFolders.json").unlink(),
+        "trust the",
     ),
     Way("hooks are off", "gemini-cli", "hook", edit("settings.json", hooksConfig={"enabled": False}), OPEN),
     Way(
@@ -391,7 +417,7 @@ def test_the_doctor_names_an_agent_that_is_no_longer_sealed(tmp_path: Path) -> N
     assert [row["value"] for row in rows if row["fact"] == "coding agent"] == ["codex: sealed"]
     replace("config.toml", "trusted_hash", "other")(person)
     told = person.unspill("doctor").stdout
-    assert "weak  coding agent    codex: NOT sealed: its commands read your home directory" in told
+    assert "weak  coding agent    codex: NOT sealed: its commands read a test file in your home directory" in told
     assert "you have not trusted it" in told
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from tests.attack.techniques import (
     addresses,
+    answers,
     changes,
     conflicts,
     descriptors,
@@ -28,7 +29,7 @@ from tests.attack.techniques import (
 from tests.attack.techniques.record import Technique, merged
 
 MODULES: Final = (
-    *(addresses, changes, conflicts, descriptors, doors, entries),
+    *(addresses, answers, changes, conflicts, descriptors, doors, entries),
     *(files, interruptions, kernel, limits, memory, names),
     *(programs, proxies, questions, review, settings, tunnels),
 )
