@@ -232,6 +232,15 @@ def starts(word: str) -> bool:
     return bool(found)
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended. Its parent may leave it a zombie, as a process that adopts orphans may."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
+
+
 def parent_of(word: str) -> int:
     """Return the parent of the process that has a word as an argument."""
     assert starts(word)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +56,8 @@ def cli(ground: Ground) -> Iterator[Callable[..., "subprocess.CompletedProcess[b
 
     yield run
     for link in keeper.find_keepers(os.fsencode(ground.state)):
-        with link:
+        # One that ends by itself may be gone in between
+        with link, suppress(SandboxUnavailable):
             link.ask("stop")
     until(lambda: not list((ground.state / "locks").glob("*.socket")))
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import unspill
-from tests.support import Ground, lasting, processes_with, run_cli, starts
+from tests.support import Ground, is_gone, lasting, processes_with, run_cli, starts
 from unspill.layers.locks import find_standby, standby_files
 from unspill.standby.handover import ACCEPTED
 
@@ -351,7 +351,7 @@ def test_it_ends_with_the_agent_that_it_was_started_for(ground: Ground) -> None:
     pid = until(lambda: is_up(ground))
     assert process.poll() is None
     process.communicate(timeout=DEADLINE_S)
-    until(lambda: not Path(f"/proc/{pid}").exists())
+    until(lambda: is_gone(pid))
     assert not os.path.exists(standby_files(state(ground))[1])
 
 
@@ -389,7 +389,7 @@ def test_it_is_listed_and_stopped_by_the_command_line(ground: Ground, standby: i
     assert f"Process {standby} stands by" in run_cli("ps", cwd=ground.project).stdout.decode()
     assert json.loads(run_cli("ps", "--json", cwd=ground.project).stdout)["standby"] == standby
     run_cli("stop", cwd=ground.project)
-    until(lambda: not Path(f"/proc/{standby}").exists())
+    until(lambda: is_gone(standby))
     assert json.loads(run_cli("ps", "--json", cwd=ground.project).stdout)["standby"] is None
     # The next hook has another one
     assert ask_hook(ground, "true").returncode == 0
