@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kernel
 
 HOME = "/run/unspill-home"
 # What is known of Claude Code holds for whatever has its name
-NO_HOSTS = "[network]\nhosts = ['api.anthropic.com', 'console.anthropic.com', 'claude.ai', 'platform.claude.com']\n"
+MODEL_HOSTS = "[network]\nhosts = ['api.anthropic.com', 'console.anthropic.com', 'claude.ai', 'platform.claude.com']\n"
 
 
 def give(ground: Ground, script: str, name: str = "claude") -> dict[str, str]:
@@ -44,7 +44,7 @@ def start(ground: Ground, script: str, *options: str, **variables: str) -> "subp
 
 @pytest.fixture
 def allowed(ground: Ground) -> None:
-    ground.configure(NO_HOSTS)
+    ground.configure(MODEL_HOSTS)
 
 
 def test_its_home_directory_lasts_and_nobody_else_has_it(ground: Ground, allowed: None) -> None:
@@ -120,7 +120,7 @@ def test_what_it_changes_is_applied_at_a_pause_and_each_checkpoint_can_be_gone_b
         assert sorted(path.name for path in ground.project.iterdir()) == ["first"]
 
 
-def test_one_that_waits_for_its_person_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_waits_for_its_person_is_left_alone() -> None:
     output = _AgentOutput()
     now = output.printed_s
     paced = _Checkpoints(None, output, is_paced=True)  # type: ignore[arg-type]
@@ -288,12 +288,13 @@ def test_its_exit_code_is_passed_on(ground: Ground, allowed: None) -> None:
 
 
 def test_a_home_of_more_than_the_limit_ends_it(ground: Ground) -> None:
-    ground.configure(NO_HOSTS + "[limits]\nlayer_bytes = '4M'\n")
+    ground.configure(MODEL_HOSTS + "[limits]\nlayer_bytes = '4M'\n")
     done = start(ground, "head -c 20000000 /dev/urandom > ~/much; sleep 30; echo survived")
     assert done.returncode != 0
     assert b"survived" not in done.stdout
 
 
-def test_the_state_and_the_homes_are_not_shown(ground: Ground, allowed: None, tmp_path: Path) -> None:
+def test_the_state_and_the_homes_are_not_shown(ground: Ground, allowed: None) -> None:
     done = start(ground, f"ls {ground.state} {ground.home}/.local/share/unspill")
     assert done.stdout == b""
+    assert (ground.home / ".local/share/unspill/homes/claude").is_dir()

@@ -31,6 +31,7 @@ from unspill.cli.run import (
 )
 from unspill.errors import DeniedError, UnspillError, UsageError
 from unspill.host.libc import RaisingSignals
+from unspill.layers.lifecycle import homes_dir
 from unspill.layers.trees import remove_tree
 from unspill.sandbox.keeper import is_busy
 from unspill.sandbox.project import find_own_locations, find_project, resolve_project
@@ -106,12 +107,13 @@ def _open(
 ) -> Sandbox:
     """Open the sandbox of the agent's name; where another one has it now, one beside it."""
     is_chosen = arguments.flag("--sandbox")
-    for number in range(1, _MOST_BESIDE):
+    for number in range(1, _MOST_BESIDE + 1):
         if not is_chosen:
             arguments.replace("--sandbox", name if number == 1 else f"{name}-{number}")
         sandbox = open_sandbox(arguments, may_fork=True, approver=approver, session=session, widen=widen)
-        if is_chosen or not is_busy(sandbox):
+        if is_chosen or number == _MOST_BESIDE or not is_busy(sandbox):
             break
+        sandbox.close()
     return sandbox
 
 
@@ -124,7 +126,7 @@ def _run(
     attached = person_terminal(arguments, sandbox, streams)
     approver.attached = attached
     known = len(sandbox.interrupted_runs)
-    # One who lets it reach a port of this machine has the model there
+    # Who exposes a port of this machine has the model there
     hosts = [] if arguments.values("--expose") else model_hosts(found, env)
     hosts += arguments.values("--allow-host")
     known_hosts = sandbox.policy.network.hosts
@@ -162,8 +164,7 @@ def _run(
                     on_wait=options["on_wait"],
                 )
     except KeyboardInterrupt as error:
-        if streams.is_started and not hasattr(error, "__notes__"):
-            error.add_note("Cancelled. `unspill log` shows what became of its changes.")
+        streams.note_cancelled(error)
         raise
     finally:
         streams.settle()
@@ -173,7 +174,7 @@ def _run(
 def _provide_home(arguments: Arguments, name: str, found: WholeAgent) -> None:
     """Make the agent's home directory if there is none, and say from what."""
     locations = find_own_locations()
-    place = os.path.join(os.fsdecode(locations.data), "homes", name)
+    place = os.path.join(os.fsdecode(homes_dir(locations.data)), name)
     if arguments.flag("--new-home"):
         remove_tree(os.fsencode(place))
     given = arguments.value("--project")

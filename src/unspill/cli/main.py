@@ -160,6 +160,7 @@ class Arguments:
         self._given.setdefault(name, []).append(value)
 
     def replace(self, name: str, value: str) -> None:
+        """Set the one value of an option, whatever was given."""
         self._given[name] = [value]
 
     def flag(self, name: str) -> bool:

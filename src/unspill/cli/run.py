@@ -219,8 +219,7 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
                 runner = _runner(arguments, sandbox, options)
                 result = runner.run(command, on_event=on_event, **options, **more)
     except KeyboardInterrupt as error:
-        if streams.is_started and not hasattr(error, "__notes__"):
-            error.add_note("Cancelled. `unspill log` shows what became of its changes.")
+        streams.note_cancelled(error)
         raise
     finally:
         streams.settle()
@@ -652,6 +651,11 @@ class TerminalOutput:
         self._shown: dict[StreamName, bool] = {}
         self._traces: Traces | None = None
         self.is_started = False
+
+    def note_cancelled(self, error: KeyboardInterrupt) -> None:
+        """Add to an interrupt of a run where to look, unless it says already what became of its changes."""
+        if self.is_started and not hasattr(error, "__notes__"):
+            error.add_note("Cancelled. `unspill log` shows what became of its changes.")
 
     def keep_back(self, event: Event) -> None:
         """Take one event of a run whose output is not shown as it comes."""

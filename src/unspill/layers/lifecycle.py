@@ -620,13 +620,18 @@ def tmp_dir(data: bytes, project: bytes, sandbox: str) -> bytes:
     return _own_dir(os.path.join(data, b"tmp", key), "directory for temporary files")
 
 
+def homes_dir(data: bytes) -> bytes:
+    """Return where home directories that last are."""
+    return data + b"/homes"
+
+
 def lasting_home_dir(data: bytes, name: str) -> bytes:
     """Return a home directory that lasts, made if there is none.
 
     Raises:
         StoreError: as of the playground.
     """
-    return _own_dir(os.path.join(data, b"homes", os.fsencode(name)), "home directory")
+    return _own_dir(os.path.join(homes_dir(data), os.fsencode(name)), "home directory")
 
 
 def project_key(project: bytes) -> bytes:

@@ -125,9 +125,9 @@ def receive(sock: socket.socket, most: int) -> tuple[dict[str, Any], list[int]] 
     """Return the next message and its descriptors; None at the end, or if it is none."""
     head, descriptors, _flags, _address = socket.recv_fds(sock, _LENGTH_BYTES, 1)
     try:
-        head += _receive_whole(sock, _LENGTH_BYTES - len(head)) if head else b""
+        head += receive_whole(sock, _LENGTH_BYTES - len(head)) if head else b""
         length = int.from_bytes(head, "big")
-        content = _receive_whole(sock, length) if 0 < length <= most else b""
+        content = receive_whole(sock, length) if 0 < length <= most else b""
         message = json.loads(content) if content else None
     except (ValueError, RecursionError, OSError):
         message = None
@@ -138,7 +138,8 @@ def receive(sock: socket.socket, most: int) -> tuple[dict[str, Any], list[int]] 
     return None
 
 
-def _receive_whole(sock: socket.socket, count: int) -> bytes:
+def receive_whole(sock: socket.socket, count: int) -> bytes:
+    """Return so many bytes, or nothing if the other side ends before."""
     found = bytearray()
     while len(found) < count:
         piece = sock.recv(min(count - len(found), 1 << 20))

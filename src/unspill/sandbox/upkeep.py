@@ -27,7 +27,7 @@ from unspill.errors import (
     StoreError,
     StoreTooNew,
 )
-from unspill.layers.lifecycle import PRUNED, is_being_pruned, project_key, sweep, sweep_operations
+from unspill.layers.lifecycle import PRUNED, homes_dir, is_being_pruned, project_key, sweep, sweep_operations
 from unspill.layers.locks import SandboxLock, is_abandoned, spill_dir, upper_dir
 from unspill.layers.mask import remove_old_masks
 from unspill.layers.trees import empty_tree, remove_tree
@@ -471,7 +471,7 @@ def status(store: Store, data: bytes, rootfs: bytes) -> Status:
 
 
 def _homes(data: bytes) -> tuple[tuple[bytes, int], ...]:
-    directory = data + b"/homes"
+    directory = homes_dir(data)
     try:
         paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
     except FileNotFoundError:

@@ -36,7 +36,7 @@ from unspill.errors import UnspillError
 from unspill.host.dirfd import make_pipe
 from unspill.layers.locks import standby_files
 from unspill.runner.launcher import get_launcher, stop_launchers
-from unspill.sandbox.keeper import is_own_peer
+from unspill.sandbox.keeper import is_own_peer, receive_whole
 from unspill.sandbox.project import find_own_locations
 from unspill.standby.handover import ACCEPTED, GO
 from unspill.store.db import Store
@@ -426,23 +426,12 @@ class _Request:
 
 def _read_request(client: socket.socket) -> _Request | None:
     """Return what a client wants, None if it says nothing that one would say."""
-    length = int.from_bytes(_receive(client, _LENGTH_BYTES), "big")
-    content = _receive(client, length) if length <= _LONGEST_REQUEST else b""
+    length = int.from_bytes(receive_whole(client, _LENGTH_BYTES), "big")
+    content = receive_whole(client, length) if length <= _LONGEST_REQUEST else b""
     try:
         return _Request(content)
     except ValueError:
         return None
-
-
-def _receive(client: socket.socket, count: int) -> bytes:
-    """Return so many bytes, or nothing."""
-    found = bytearray()
-    while len(found) < count:
-        piece = client.recv(min(count - len(found), 1 << 20))
-        if not piece:
-            return b""
-        found += piece
-    return bytes(found)
 
 
 def _stream(number: int, mode: Literal["r", "w"], errors: str) -> TextIOWrapper:
