@@ -16,6 +16,7 @@ import errno
 import os
 import stat
 
+from unspill.apply.bases import KeptTexts
 from unspill.apply.perform import explain_error
 from unspill.apply.staging import (
     SPECIAL_BITS,
@@ -31,8 +32,9 @@ from unspill.apply.staging import (
     metadata_of,
 )
 from unspill.apply.steps import entry_of, make_step, matches
+from unspill.changes.merge import LARGEST_TEXT, merge_texts
 from unspill.git.files import is_index, says_at
-from unspill.host.dirfd import Beneath, write_whole
+from unspill.host.dirfd import Beneath, read_unchanged, write_whole
 from unspill.host.libc import Statx
 from unspill.host.overlay import (
     ESCAPED,
@@ -41,7 +43,7 @@ from unspill.host.overlay import (
     is_opaque,
     is_plain_attribute,
 )
-from unspill.model.operation import Metadata, Skipped, Step
+from unspill.model.operation import SAME_LINES, Metadata, Skipped, Step
 from unspill.policy.paths import quote
 from unspill.record import Record
 
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         Sequence,
     )
 
+    from unspill.apply.bases import Bases
     from unspill.apply.recover import RolledBackEntries
     from unspill.apply.steps import OpenDirs
     from unspill.model.change import Change
@@ -113,6 +116,8 @@ class Draft:
         self._made: set[tuple[int, bytes]] = set()
         self._next_number = next_number
         self._number = 0
+        # What files hold that are put in the place of others: later edits build on it
+        self.texts = KeptTexts()
 
     def number(self) -> int:
         """Return the number that the operation will have."""
@@ -272,7 +277,17 @@ class Draft:
             step = self._with_copy(step)
         if step.action == "put" and step.path.endswith(b"/index") and is_index(step.path):
             step = step.replace(says=says_at(*self._dirs.place(step)))
+        if step.action == "put":
+            self._keep_text(step)
         return step
+
+    def _keep_text(self, step: Step) -> None:
+        before, after = step.before, step.after
+        is_text = before is not None and after is not None and before.kind == after.kind == "file"
+        if is_text and after is not None and self.texts.has_room(after.size) and b".git/" not in step.path:
+            fd, name = self._dirs.place(step)
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            self.texts.add(self._dirs.paths[step.root], step.path, read_unchanged(fd, name, status, LARGEST_TEXT))
 
     def _with_copy(self, step: Step) -> Step:
         """Keep a copy of what a step displaces, because its inode can't come to us."""
@@ -339,6 +354,7 @@ class RootDraft:
         must_copy: bool = False,
         rolled_back: RolledBackEntries | None = None,
         moved: Container[bytes] = (),
+        bases: Bases | None = None,
     ) -> None:
         self._draft = draft
         self._root = root
@@ -347,7 +363,10 @@ class RootDraft:
         self._marks = marks
         self._rolled_back = rolled_back
         self._moved = moved
-        self._contents = contents
+        self._contents = dict(contents)
+        self._bases = bases
+        # Files that get what both the person and the run made of them
+        self.merged: set[bytes] = set()
         self._overwrite = frozenset(overwrite)
         self._is_staged = draft.is_staged(root)
         self._must_copy = must_copy or self._is_staged
@@ -392,7 +411,7 @@ class RootDraft:
 
     def write_instead(self, contents: Mapping[bytes, bytes]) -> None:
         """Have files written with other contents than the layers have."""
-        self._contents = {**self._contents, **contents}
+        self._contents.update(contents)
 
     def skip_incomplete(self) -> None:
         """Skip directories as a whole of which something was skipped that is done all or none."""
@@ -596,12 +615,55 @@ class RootDraft:
         elif change.base_kind is None:
             self._skip(change.path, "conflict", "something else was created there in the meantime")
         elif found.st_mode & FORMAT != _DIR and self.is_edited(change.path, found):
-            self._skip(change.path, "conflict", _EDITED)
+            return self._merge(change, found)
         elif change.path in self._moved:
             self._skip(change.path, "conflict", _MOVED)
         else:
             return True
         return False
+
+    def _merge(self, change: Change, found: os.stat_result) -> bool:
+        """Have a file get what both the person and the run made of it; record the conflict where that can't be."""
+        path = change.path
+        texts = None if self._bases is None or path in self._moved else self._texts(change, found)
+        if texts is None:
+            if self._bases is not None and self._bases.side_of(path) == "theirs":
+                return True
+            self._skip(path, "conflict", _EDITED)
+            return False
+        merge = merge_texts(*texts)
+        assert self._bases is not None
+        side = self._bases.side_of(path)
+        if merge is None or (merge.clashes and side is None):
+            self._skip(path, "conflict", _EDITED if merge is None else f"{SAME_LINES}: {merge.where()}")
+            return False
+        merged = merge.text(side or "ours")
+        if merged == texts[1]:
+            return False
+        self._contents[path] = merged
+        self.merged.add(path)
+        how = {None: "", "ours": ", yours where both changed a line", "theirs": ", the run's where both changed a line"}
+        marks = f"; look for <<<<<<< in {merge.where()}" if merge.clashes else ""
+        self._draft.note(path, "merged with your edits" + how.get(side if merge.clashes else None, marks))
+        return True
+
+    def _texts(self, change: Change, found: os.stat_result) -> tuple[bytes, bytes, bytes] | None:
+        """Return a text as the run saw it, as it is live, and as the run left it; None where one is unknown."""
+        entry, path = change.entry, change.path
+        # Whose bits and attributes it has, only a base could tell, and that has none
+        is_plain = change.kind == "modified" and not {"mode", "xattrs"}.intersection(change.aspects)
+        if not is_plain or entry is None or entry.kind != "file" or self._bases is None:
+            return None
+        base = self._bases.find(path)
+        if base is None:
+            return None
+        ours = read_unchanged(*self._live.parent(path), found, LARGEST_TEXT)
+        theirs = self._contents.get(path)
+        if theirs is None:
+            assert change.layer is not None
+            fd, name = self._layers[change.layer].tree.parent(path)
+            theirs = read_unchanged(fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False), LARGEST_TEXT)
+        return None if ours is None or theirs is None else (base, ours, theirs)
 
     def _is_moved(self, path: bytes) -> bool:
         """Tell whether a live directory, or one above it, is not the one that the run saw."""
@@ -815,10 +877,12 @@ class Marks:
         """Return the mark of the oldest layer that says anything about a path: newer ones were made on top of it."""
         if self._only is not None:
             return self._only
-        for layer in self._layers if len(self._layers) > 1 else ():
-            if layer.has_a_say(path):
-                return layer.mark_of(path)
-        return self._layers[0].mark_of(path)
+        return self._layers[self.first(path)].mark_of(path)
+
+    def first(self, path: bytes) -> int:
+        """Return the number of the oldest layer that says anything about a path."""
+        found = (at for at, layer in enumerate(self._layers) if layer.has_a_say(path))
+        return next(found, 0) if len(self._layers) > 1 else 0
 
 
 def carry_over(

@@ -14,6 +14,7 @@ what says where the repository stands becomes one move like any other.
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 from unspill.apply.draft import backup_problem, invert
@@ -27,7 +28,8 @@ from unspill.apply.journal import FIRST_VERSION, journal_file, read_journal
 from unspill.apply.perform import CHANGED, OCCUPIED, explain_error
 from unspill.apply.recover import RolledBackEntries
 from unspill.apply.staging import has_metadata, opened_and_closed
-from unspill.apply.steps import entry_of, matches
+from unspill.apply.steps import entry_of, make_step, matches
+from unspill.changes.merge import LARGEST_TEXT, merge_texts
 from unspill.git.files import (
     LARGEST_FILE,
     STASH_LOG,
@@ -40,6 +42,7 @@ from unspill.git.files import (
     short_ref,
 )
 from unspill.git.state import SYMBOLIC, is_own_ref, owner_of, parse_packed, parse_ref
+from unspill.host.dirfd import read_unchanged
 from unspill.model.operation import Metadata, RefMove, Skipped
 from unspill.policy.paths import quote
 
@@ -71,6 +74,9 @@ if TYPE_CHECKING:
     # Tells whether a live entry with this inode and ctime was put at a path by a later operation of ours
     Explains = Callable[[int, bytes, os.stat_result], bool]
 
+    # By root and path
+    TextOf = Callable[[int, bytes], bytes | None]
+
     # A root, a path and an inode
     Key = tuple[bytes, bytes, int]
 
@@ -85,8 +91,18 @@ _MOVED_SINCE = "you moved it since, so it stays where it is"
 class Reversal:
     """Drafts the inverse of what one operation did."""
 
-    def __init__(self, journal: Journal, explains: Explains, kind: OperationKind = "undo") -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        explains: Explains,
+        kind: OperationKind = "undo",
+        text_of: TextOf = lambda _root, _path: None,
+    ) -> None:
+        """Take the journal of what was done. `text_of` returns what a file held when the operation had put it."""
         assert journal.end is not None
+        self._text_of = text_of
+        # What files get that the person has edited since, and as what they were seen
+        self._merged: dict[tuple[int, bytes], tuple[bytes, os.stat_result]] = {}
         self._git = tuple(zip(journal.git, journal.end.git, strict=True))
         self._message = f"unspill: {kind} op {journal.end.operation.number}"
         self._steps = [journal.steps[index] for index in journal.end.done]
@@ -176,7 +192,9 @@ class Reversal:
             self._back.add((step.root, step.path))
             return backup_problem(dirs, step, step.before, modes)
         if not is_hidden and (live is None or not self._is_ours(dirs, step, live)):
-            return "conflict", CHANGED
+            problem = CHANGED if live is None else self._merge(dirs, step, live)
+            if problem:
+                return "conflict", problem
         if step.before is None:
             self._gone.add((step.root, step.path))
             return None
@@ -246,6 +264,33 @@ class Reversal:
             return True
         return self._explains(step.root, step.path, live)
 
+    def _merge(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> str:
+        """Have a text that somebody edited since keep those edits; return why it can't, nothing where it can."""
+        before, after = step.before, step.after
+        assert after is not None
+        is_file = before is not None and before.kind == after.kind == "file"
+        if not is_file or stat.S_IMODE(live.st_mode) != after.mode or b".git/" in step.path:
+            return CHANGED
+        base = self._text_of(step.root, step.path)
+        ours = None if base is None else read_unchanged(*dirs.live(step), live, LARGEST_TEXT)
+        theirs = None if ours is None else self._read_backup(dirs, step)
+        merge = None if base is None or ours is None or theirs is None else merge_texts(base, ours, theirs)
+        if merge is None:
+            return CHANGED
+        if merge.clashes:
+            return f"you changed the same lines since: {merge.where()}"
+        self._merged[step.root, step.path] = merge.text(), live
+        return ""
+
+    @staticmethod
+    def _read_backup(dirs: OpenDirs, step: Step) -> bytes | None:
+        fd, name = dirs.operations.parent(step.backup)
+        try:
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        return read_unchanged(fd, name, status, LARGEST_TEXT)
+
     def _is_refreshed(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> bool:
         """Tell whether git only wrote anew what it remembers of an index that the operation put."""
         if not step.says or says_at(*dirs.live(step)) != step.says:
@@ -256,8 +301,20 @@ class Reversal:
     def _inverse(self, draft: Draft, dirs: OpenDirs, step: Step) -> Step:
         if step.action == "set_metadata":
             return step.replace(was=step.becomes, becomes=step.was)
+        if (step.root, step.path) in self._merged:
+            return self._merged_inverse(draft, dirs, step)
         there = self._refreshed.get((step.root, step.path), step.after) if self._refreshed else step.after
         return invert(draft, dirs, step, there)
+
+    def _merged_inverse(self, draft: Draft, dirs: OpenDirs, step: Step) -> Step:
+        """Return the step that puts the old text with the edits since; the backup stays where it is."""
+        content, live = self._merged[step.root, step.path]
+        fd, name = dirs.operations.parent(step.backup)
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        place, made = draft.stage(step.root, fd, name, status, content)
+        draft.note(step.path, "your edits since were kept")
+        inverse = make_step(step.root, step.path, "put", step.group, place, entry_of(live), entry_of(made))
+        return inverse.replace(staged=True) if step.staged else inverse
 
 
 class LaterOperations:

@@ -125,6 +125,7 @@ class OpenDirs:
         self.staging = staging
         self.operations = self._open_operations()
         self.roots: list[Beneath] = []
+        self.paths: tuple[bytes, ...] = ()
         self._locks: RootLocks | None = None
         self.staged: list[bool] = []
 
@@ -151,6 +152,7 @@ class OpenDirs:
         deadline = time.monotonic() + patience_s
         opened = [open_root(root) for root in roots]
         self.roots = [Beneath(fd) for fd in opened]
+        self.paths = tuple(roots)
         self._locks = RootLocks(self.state)
         # One descriptor of each directory: a second one would wait for the first
         directories = {_device_and_inode(fd): fd for fd in opened}

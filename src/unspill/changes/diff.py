@@ -157,7 +157,7 @@ def apply_hunks(old: bytes, new: bytes, numbers: Collection[int]) -> bytes:
 
 def hunks(old: bytes, new: bytes, *, columns: int = COLUMNS, token: str = "") -> Iterator[str]:
     """Yield the lines of all hunks, without a header. Where there are several, each tells its number and the token."""
-    before, after = _lines_of(old), _lines_of(new)
+    before, after = split_lines(old), split_lines(new)
     groups = _grouped_edits(before, after)
     for number, group in enumerate(groups, 1):
         name = f" hunk {number}" + (f"@{token}" if token else "")
@@ -197,7 +197,7 @@ def _whole_diff(
         if texts is None:
             return lines + told, False
         body = list(hunks(*texts, columns=columns, token=token(texts)))
-        is_whole = not any(is_cut(line, columns) for text in texts for line in _lines_of(text))
+        is_whole = not any(is_cut(line, columns) for text in texts for line in split_lines(text))
         return lines + (told + body if body else ["(empty)"]), is_whole
     if change.kind == "deleted" and change.base_kind == "dir":
         lines.append("(with everything in it)")
@@ -217,7 +217,7 @@ def _texts(
         new = read_up_to(reader.open_after(change), max_file_bytes) if has_new else b""
     except OSError as error:
         return [f"(not readable: {error.strerror or error})"], None
-    if _is_binary(old) or _is_binary(new):
+    if is_binary(old) or is_binary(new):
         told = [("old", old)] * has_old + [("new", new)] * has_new
         return [f"(binary, {which}: {len(content)} bytes, sha256 {_sha256(content)})" for which, content in told], None
     name = quote(change.path)
@@ -242,12 +242,12 @@ def _left_out(lines: int, changes: int) -> str:
 
 
 def _lines_of_texts(old: bytes, new: bytes) -> tuple[list[bytes], list[bytes]]:
-    if _is_binary(old) or _is_binary(new):
+    if is_binary(old) or is_binary(new):
         raise UsageError("this is not a text file, so it has no hunks", remedy="Choose the whole file by its path.")
-    return _lines_of(old), _lines_of(new)
+    return split_lines(old), split_lines(new)
 
 
-def _is_binary(content: bytes) -> bool:
+def is_binary(content: bytes) -> bool:
     """Tell content that no text has: a zero byte, or mostly bytes that are neither UTF-8 nor Latin."""
     if b"\0" in content:
         return True
@@ -256,7 +256,7 @@ def _is_binary(content: bytes) -> bool:
     return odd * 3 > len(start)
 
 
-def _lines_of(text: bytes) -> list[bytes]:
+def split_lines(text: bytes) -> list[bytes]:
     """Split at line feeds only: a carriage return is content that has to be seen."""
     *whole, last = text.split(b"\n")
     lines = [line + b"\n" for line in whole]
@@ -265,10 +265,10 @@ def _lines_of(text: bytes) -> list[bytes]:
 
 def _grouped_edits(before: Sequence[bytes], after: Sequence[bytes]) -> list[list[Edit]]:
     """Return the edits between two texts by hunk, in the order in which hunks are counted."""
-    return list(_grouped(_edits(before, after)))
+    return list(_grouped(line_edits(before, after)))
 
 
-def _edits(before: Sequence[bytes], after: Sequence[bytes]) -> list[Edit]:
+def line_edits(before: Sequence[bytes], after: Sequence[bytes]) -> list[Edit]:
     start, end, new_end = 0, len(before), len(after)
     while start < min(end, new_end) and before[start] == after[start]:
         start += 1

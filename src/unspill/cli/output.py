@@ -32,6 +32,7 @@ from unspill.changes.render import (
 )
 from unspill.errors import UsageError
 from unspill.host.dirfd import write_whole
+from unspill.model.operation import SAME_LINES
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, exit_code_of
 from unspill.policy.paths import TERMINAL_RESET, quote, shell_word, wrap
@@ -77,6 +78,7 @@ _REMEDIES = {
     "earlier": "unspill apply{of} (applies everything that is held)",
     "refused": "unspill discard{of} {path}",
 }
+_CLASH = "unspill apply{of} --markers {path}, or with --theirs {path} for the run's lines, --ours {path} for yours"
 _INCLUDED_CONFLICT = "unspill apply{of} --include {path}{token} --overwrite {path}, or unspill discard{of} {path}"
 # The person is the one who approves
 _REASONS: dict[Why, str] = {**WHYS, "held": "held"}
@@ -624,6 +626,7 @@ def _remedy(operation: Operation, left: Skipped, sandbox: Sandbox, of: int | Non
         return f"{advised('unspill apply{of}', sandbox)} {include_option(path, token, is_there=left.is_there)}"
     else:
         text = _INCLUDED_CONFLICT if left.why == "conflict" and token else _REMEDIES[left.why]
+        text = _CLASH if left.reason.startswith(SAME_LINES) else text
     return advised(text, sandbox, path=path, token=token, number=of)
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.cli.main import Arguments
-    from unspill.model.change import ChangeSet, Consent
+    from unspill.model.change import ChangeSet, Consent, Side
     from unspill.model.operation import Operation
     from unspill.sandbox.history import Backup
     from unspill.sandbox.review import Review, Reviews
@@ -111,6 +111,11 @@ def diff(arguments: Arguments) -> int:
     _HUNK,
     Option(name="--include", metavar="PATH[@TOKEN]", repeated=True, help="consent to a held path (repeatable)"),
     Option(name="--overwrite", metavar="PATH", repeated=True, help="in a conflict, replace your version (repeatable)"),
+    Option(
+        name="--ours", metavar="PATH", repeated=True, help="merge; where both changed a line, keep yours (repeatable)"
+    ),
+    Option(name="--theirs", metavar="PATH", repeated=True, help="merge; where both changed a line, take the run's"),
+    Option(name="--markers", help="merge; where both changed a line, write both between markers"),
     RUN,
     EVENTS,
     positional="[PATH ...]",
@@ -240,7 +245,7 @@ def _apply_beside(arguments: Arguments, sandbox: Sandbox) -> Operation | None:
     if found is None:
         return None
     with found as kept:
-        for name in ("--include", "--hunk", "--run"):
+        for name in ("--include", "--hunk", "--run", "--ours", "--theirs", "--markers"):
             if arguments.flag(name):
                 raise UsageError(
                     f"{name} can't be used while background runs use sandbox {sandbox.name!r}",
@@ -270,7 +275,7 @@ def _selection_of(arguments: Arguments, sandbox: Sandbox) -> Selection:
 
 
 def _with_named(selection: Selection, arguments: Arguments, sandbox: Sandbox) -> Selection:
-    """Add what --include and --overwrite name: the held changes at or below it, or all of them.
+    """Add what --include, --overwrite, --ours and --theirs name: the held changes at or below it, or all of them.
 
     With nothing else chosen, only these are meant. What is included is only chosen here: consent is asked for apart.
     What else changed beside something held is not what anybody was shown or asked about.
@@ -278,12 +283,15 @@ def _with_named(selection: Selection, arguments: Arguments, sandbox: Sandbox) ->
     words = [split_token(word)[0] for word in arguments.values("--include")]
     included = [_absolute_path(word) for word in words]
     overwrite = [_absolute_path(word) for word in arguments.values("--overwrite")]
-    if not included and not overwrite:
+    sides = _sides_of(arguments)
+    selection = selection.replace(sides=sides)
+    if not included and not overwrite and all(path == b"." for path, _side in sides):
         return selection
+    merged = [path for path, _side in sides if path != b"."]
     held = sandbox.changes()
     if selection.is_everything:
         covered = {path: sandbox.reviews.covered_at(path) for path in included}
-        wanted = [_change_that_hides(path, held) for path in (*included, *overwrite) if not covered.get(path)]
+        wanted = [_change_that_hides(path, held) for path in (*included, *overwrite, *merged) if not covered.get(path)]
         named = [_as_glob(*one) for path in included for one in covered[path]]
         selection = selection.replace(paths=tuple(dict.fromkeys(wanted)), globs=tuple(dict.fromkeys(named)))
     below = [
@@ -293,6 +301,14 @@ def _with_named(selection: Selection, arguments: Arguments, sandbox: Sandbox) ->
         if _is_at_or_below(part.root, change.path, overwrite)
     ]
     return selection.replace(overwrite=tuple(dict.fromkeys((*overwrite, *below))))
+
+
+def _sides_of(arguments: Arguments) -> tuple[tuple[bytes, Side], ...]:
+    """Return whose lines count where both sides changed them, by path; `--markers` is for all that nothing else is."""
+    everywhere: tuple[tuple[bytes, Side], ...] = ((b".", "markers"),) if arguments.flag("--markers") else ()
+    ours: list[tuple[bytes, Side]] = [(_absolute_path(word), "ours") for word in arguments.values("--ours")]
+    theirs: list[tuple[bytes, Side]] = [(_absolute_path(word), "theirs") for word in arguments.values("--theirs")]
+    return (*everywhere, *ours, *theirs)
 
 
 def _with_consent(selection: Selection, arguments: Arguments, sandbox: Sandbox) -> Selection:

@@ -70,6 +70,23 @@ DESCRIPTORS_REMEDY = (
 )
 
 
+def read_unchanged(dir_fd: int, name: bytes, status: os.stat_result, most: int) -> bytes | None:
+    """Return the content of a file; None if it is another than was looked at, changes meanwhile, or is too large."""
+    if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+        return None
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+    except OSError:
+        return None
+    with open(fd, "rb", buffering=0) as file:
+        content = file.read(most + 1) or b""
+        while len(content) <= most and (more := file.read(most + 1 - len(content))):
+            content += more
+        found = os.fstat(fd)
+    is_same = (found.st_dev, found.st_ino, found.st_size) == (status.st_dev, status.st_ino, len(content))
+    return content if is_same and found.st_ctime_ns == status.st_ctime_ns else None
+
+
 class Beneath:
     """Directories beneath one root, at most `OPEN_AT_MOST` of them open at a time.
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     EntryKind = Literal["file", "dir", "symlink", "special"]
     ChangeKind = Literal["added", "modified", "deleted", "replaced", "metadata"]
     Aspect = Literal["content", "mode", "mtime", "xattrs", "target"]
+    # Whose lines a text gets where both sides changed the same ones: the person's, the run's, or both, between marks
+    Side = Literal["ours", "theirs", "markers"]
 
 
 class Identity(Record):
@@ -121,7 +123,8 @@ class Selection(Record):
 
     What a selected path needs above it comes along.
     `included` are held paths that the caller consents to, whatever they have; `consents` are for one content each, and
-    void where another is held now. `overwrite` are conflicts in which ours shall win.
+    void where another is held now. `overwrite` are conflicts in which the run's entry shall win. `sides` say by path
+    what becomes of lines that both the person and a run have changed; without a word such a file is a conflict.
     """
 
     paths: tuple[bytes, ...] = ()
@@ -130,6 +133,7 @@ class Selection(Record):
     included: tuple[bytes, ...] = ()
     consents: tuple[Consent, ...] = ()
     overwrite: tuple[bytes, ...] = ()
+    sides: tuple[tuple[bytes, Side], ...] = ()
 
     @property
     def is_everything(self) -> bool:

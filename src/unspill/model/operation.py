@@ -28,6 +28,10 @@ else:
     OperationId = str
 
 
+# Why a text that both have edited could not be merged; then come their places
+SAME_LINES = "you and the run changed the same lines"
+
+
 class Entry(Record):
     """What identifies an entry of a live tree. A rename changes none of it, but for the ctime.
 

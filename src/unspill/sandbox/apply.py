@@ -21,6 +21,7 @@ import stat
 import time
 from hashlib import blake2b
 
+from unspill.apply.bases import Bases, carry_texts
 from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, find_moved, unedited_directories
 from unspill.apply.guard import lies_in
 from unspill.apply.journal import (
@@ -125,6 +126,7 @@ if TYPE_CHECKING:
 
     # What a file holds without the hunks that it loses, by root and path.
     Texts = dict[tuple[bytes, bytes], bytes]
+    Contents = dict[bytes, dict[bytes, bytes]]
     FlaggedPaths = tuple[tuple[bytes, str], ...]
     # Where something was told: on a terminal, or to whoever reads a pipe or a file
     Where = Literal["terminal", "elsewhere"]
@@ -238,9 +240,11 @@ class _Apply:
         self.chosen = choice.chosen
         self._rest = rest(choice.changes, choice.chosen, request.selection.hunks)
         self._git = {stack.live: self._repositories_of(stack.live) for stack in self._stacks}
-        self._contents = self._partial_contents()
+        # By root, what partly chosen files will hold, and what they held when they were chosen
+        self._contents, self._partial = self._partial_contents()
         self._unedited: dict[int, set[bytes]] = {}
         self._moved: dict[int, set[bytes]] = {}
+        self._merged: dict[int, set[bytes]] = {}
         self._packs: dict[bytes, bytes] = {}
         self._flagged: list[tuple[bytes, str]] = []
         self._left = self._with_tokens()
@@ -333,10 +337,10 @@ class _Apply:
             return (get_run(self._project, self._request.run).id,)
         return tuple(dict.fromkeys(layer.run for stack in self._stacks for layer in stack.sealed))
 
-    def _partial_contents(self) -> dict[bytes, dict[bytes, bytes]]:
+    def _partial_contents(self) -> tuple[Contents, Contents]:
         hunks = self._request.selection.hunks
         if not hunks:
-            return {}
+            return {}, {}
         return partial_contents(self.chosen, hunks)
 
     def _repositories_of(self, root: bytes) -> tuple[Repository, ...]:
@@ -366,7 +370,9 @@ class _Apply:
                     must_copy=self._is_shared,
                     rolled_back=rolled_back,
                     moved=self._moved[index],
+                    bases=self._bases_of(stack, marks),
                 )
+                self._merged[index] = files.merged
                 if self._git[stack.live] or any(b".git" in change.path for change in part.changes):
                     self._draft_repositories(draft, dirs, index, part, uppers, files)
                 else:
@@ -374,6 +380,22 @@ class _Apply:
             finally:
                 for upper in uppers.values():
                     upper.tree.close()
+
+    def _bases_of(self, stack: Stack, marks: Marks) -> Bases:
+        selection = self._request.selection
+        consented = _in_root(stack.live, selection.included)
+        consented += [one.path for one in selection.consents if one.root == stack.live]
+
+        def find(path: bytes) -> bytes | None:
+            # A person has consented to what the run left, and to nothing else
+            if any(contains(top, path) for top in consented):
+                return None
+            seen = self._project.store.texts.find(stack.sealed[marks.first(path)].id, stack.live, path)
+            # Hunks are chosen from what lies between the live text and the run's
+            return None if seen is None else self._partial.get(stack.live, {}).get(path, seen)
+
+        sides = {name: side for path, side in selection.sides for name in _in_root(stack.live, (path,))}
+        return Bases(find, sides)
 
     def _draft_repositories(
         self, draft: Draft, dirs: OpenDirs, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
@@ -453,12 +475,15 @@ class _Apply:
                 residue_dir(self._state, operation, layer), tuple(sources.values()), remaining, locate, stack.live
             )
             keep_base(stack.base, stack.live, remaining, base_dir(self._state, layer))
+            older_marks = self._marks(stack, operation)
+            carry_texts(self._project.store, stack, older_marks, layer, remaining)
+            whole = self._contents.get(stack.live, {}).keys() - self._merged.get(index, set())
             older = carry_over(
                 stack.live,
                 remaining,
-                self._marks(stack, operation),
+                older_marks,
                 marks[index],
-                renewed=self._unedited[index] | self._contents.get(stack.live, {}).keys(),
+                renewed=self._unedited[index] | whole,
                 moved=self._moved[index],
             )
             residues.append(
@@ -636,6 +661,7 @@ class _Discard:
         # Before anything live is looked at: what changes from now on is not older
         mark = take_mark(stack.live, stat_root(stack.live), renew(dest, os.lstat(dest))).ctime_ns
         marks = Marks([(sources[upper], mark_ns, single) for upper, mark_ns, single in self._older[stack.live]])
+        carry_texts(self._project.store, stack, marks, layer, remaining)
         older = carry_over(stack.live, remaining, marks, mark, moved=find_moved(stack.live, remaining, marks))
         run = stack.sealed[-1].run
         return Residue(layer=layer, root=stack.live, run=run, mark_ns=mark, overrides=tuple(older.items()))

@@ -25,6 +25,7 @@ import os
 import stat
 import time
 
+from unspill.apply.bases import carry_again
 from unspill.apply.draft import Marks, carry_over, find_moved
 from unspill.apply.journal import (
     Residue,
@@ -159,6 +160,8 @@ class HeldAgain:
             moments = zip(reversed(uppers), trees, strict=True)
             marks = Marks([(upper, tree.mark_ns, dict(tree.overrides)) for upper, tree in moments])
             older = carry_over(root, changes, marks, moment, moved=find_moved(root, changes, marks))
+        edited = carry_again(self._store, root, [tree.layer for tree in trees], layer, changes)
+        older.update((path, min(tree.mark_ns for tree in trees)) for path in edited if path not in older)
         return Residue(
             layer=layer,
             root=root,
@@ -299,6 +302,10 @@ def _already_reversed(wanted: Operation, by: Operation) -> UsageError:
     )
 
 
+def _texts_of(store: Store, operation: Operation) -> Callable[[int, bytes], bytes | None]:
+    return lambda root, path: store.texts.find(operation.id, operation.roots[root], path)
+
+
 def _reverse(
     project: Project,
     wanted: Operation,
@@ -322,7 +329,7 @@ def _reverse(
         project=wanted.project,
         roots=wanted.roots,
         asked_by=asked_by,
-        draft=Reversal(later.as_of_now(journal), later.explains, kind).draft,
+        draft=Reversal(later.as_of_now(journal), later.explains, kind, _texts_of(project.store, wanted)).draft,
         of=wanted.id,
         origin=wanted.origin,
         runs=wanted.runs,

@@ -741,17 +741,21 @@ def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
     return file
 
 
-def partial_contents(changes: ChangeSet, hunks: Sequence[Hunks]) -> dict[bytes, dict[bytes, bytes]]:
-    """Return, by root and path, the text that each partly chosen file will have.
+def partial_contents(
+    changes: ChangeSet, hunks: Sequence[Hunks]
+) -> tuple[dict[bytes, dict[bytes, bytes]], dict[bytes, dict[bytes, bytes]]]:
+    """Return, by root and path, the text that each partly chosen file will have, and the one that it has now.
 
     Raises:
         UsageError: a file is too large or not text, or has no such hunk.
     """
     contents: dict[bytes, dict[bytes, bytes]] = {}
+    olds: dict[bytes, dict[bytes, bytes]] = {}
     for some in hunks:
         file = read_partly_chosen(changes, some)
         contents.setdefault(file.root, {})[file.change.path] = apply_hunks(file.old, file.new, some.numbers)
-    return contents
+        olds.setdefault(file.root, {})[file.change.path] = file.old
+    return contents, olds
 
 
 def to_selection(given: Selection | Sequence[str | bytes]) -> Selection:

@@ -92,6 +92,7 @@ from unspill.sandbox.scan import (
     is_unwritten,
     keep_base_objects,
     keep_bases,
+    keep_seen,
     scan_run,
     tell_cancelled,
     with_last_look,
@@ -417,6 +418,8 @@ def _seal_and_apply(
     if is_beside and (apart := beside.find_apart(project, under_way, changes)) is not None:
         return _hold_apart(project, under_way, ended, changes, apart)
     keep_bases(project, under_way, changes)
+    if after != "apply":
+        keep_seen(project, under_way, changes)
     stacks = seal_run(project.store, under_way, ended)
     if is_beside:
         stacks = load_stacks(project.store, project.row.id, project.roots)
@@ -442,6 +445,7 @@ def _seal_and_apply(
 def _hold_apart(project: Project, under_way: OpenRun, ended: Run, changes: ChangeSet, apart: beside.Apart) -> Applied:
     moved = beside.move_apart(project, under_way, apart)
     keep_bases(project, moved, changes)
+    keep_seen(project, moved, changes)
     seal_run(project.store, moved, ended.replace(sandbox=moved.run.sandbox))
     keep_base_objects(project, moved)
     return Applied(is_held=True, apart=apart)

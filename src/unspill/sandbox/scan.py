@@ -56,6 +56,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unspill.apply import bases
     from unspill.changes import scan as changes_scan
     from unspill.git import frozen
     from unspill.host import cgroup
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from unspill.store.layers import LayerRow, SandboxRow
     from unspill.store.runs import UnfinishedRun
 else:
+    bases = lazy_module("unspill.apply.bases")  # lazy: merge
     beside = lazy_module("unspill.sandbox.beside")  # lazy: changes
     frozen = lazy_module("unspill.git.frozen")  # lazy: git
     changes_scan = lazy_module("unspill.changes.scan")  # lazy: changes
@@ -194,6 +196,15 @@ def keep_bases(project: Project, under_way: OpenRun, changes: ChangeSet | None) 
 
         if changes is None or any(is_state(change.path) for change in found.get(stack.live, ())):
             frozen.keep_frozen(stack.base, base_dir(state, stack.open.id))
+
+
+def keep_seen(project: Project, under_way: OpenRun, changes: ChangeSet | None) -> None:
+    """Keep the texts that a run saw and changed, so that the person's edits can be merged with its own."""
+    found = {} if changes is None else {part.root: part.changes for part in changes.roots}
+    for stack in under_way.stacks:
+        part = found.get(stack.live, ())
+        if stack.open is not None and any(change.kind == "modified" for change in part):
+            bases.keep_texts(project.store, stack, stack.open.id, stack.open.mark.ctime_ns, part)
 
 
 def keep_base(base: bytes | None, root: bytes, changes: Sequence[Change], dest: bytes) -> None:
@@ -329,6 +340,7 @@ def _hold_written(project: Project, under_way: OpenRun, limits: Limits) -> Run:
             ended = ended.replace(sandbox=under_way.run.sandbox)
     if ended.held:
         keep_bases(project, under_way, changes)
+        keep_seen(project, under_way, changes)
     (seal_run if ended.held else drop_run)(project.store, under_way, ended, fold=False)
     if ended.held:
         keep_base_objects(project, under_way)

@@ -295,6 +295,7 @@ def _prune(
     if not dry_run:
         _remove_runs(store, runs)
         store.sessions.remove_before(max(0, now_ns - days * DAY_NS))
+        store.texts.remove_before(max(0, now_ns - days * DAY_NS))
         sweep_operations(store)
         remove_old_masks(store.state, now_ns - DAY_NS)
     return pruned, is_complete

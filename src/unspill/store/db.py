@@ -40,6 +40,7 @@ from unspill.store.layers import (
     LayerTable,
     MarkTable,
     SandboxTable,
+    TextTable,
 )
 from unspill.store.migrations import (
     migrate,
@@ -233,7 +234,7 @@ class Store:
 
     __slots__ = (
         *("caches", "durable", "facts", "files", "layers", "marks", "operations", "runs", "sandboxes"),
-        *("sessions", "state", "traffic", "transaction"),
+        *("sessions", "state", "texts", "traffic", "transaction"),
     )
 
     def __init__(self, state: bytes, db: Database) -> None:
@@ -243,6 +244,7 @@ class Store:
         self.sandboxes = SandboxTable(db)
         self.layers = LayerTable(db)
         self.marks = MarkTable(db)
+        self.texts = TextTable(db)
         self.caches = CacheTable(db)
         self.runs = RunTable(db)
         self.traffic = TrafficTable(db)

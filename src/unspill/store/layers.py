@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import time
 
+from unspill.lazy import lazy_module
 from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.record import Record
 from unspill.store.connection import Table, as_blob, as_id, as_int, as_text, as_unsigned, new_id, to_signed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import zlib
     from collections.abc import Iterable, Mapping
 
     from unspill.store.connection import Row
+else:
+    zlib = lazy_module("zlib")  # lazy: merge
 
 
 _SANDBOX = "id, project, name, device, inode, created_ns, marked"
@@ -285,6 +289,38 @@ class MarkTable(Table):
         """Return the marks of a layer's paths that have one of their own."""
         rows = self._db.rows("SELECT path, mark_ns FROM marks WHERE layer = ?", (layer,))
         return {as_blob(path): as_int(mark_ns) for path, mark_ns in rows}
+
+
+class TextTable(Table):
+    """Texts of files, by the layer whose run saw them so, or by the operation that put them so.
+
+    A merge starts from them. Without one there is a conflict, so that nothing depends on their being there.
+    """
+
+    __slots__ = ()
+
+    def put(self, owner: str, texts: Mapping[tuple[bytes, bytes], bytes]) -> None:
+        """Keep texts by root and path."""
+        now_ns = time.time_ns()
+        rows = [(owner, root, path, now_ns, zlib.compress(text, 1)) for (root, path), text in texts.items()]
+        self._db.change_each(
+            "INSERT OR REPLACE INTO texts (owner, root, path, at_ns, text) VALUES (?, ?, ?, ?, ?)", rows
+        )
+
+    def find(self, owner: str, root: bytes, path: bytes) -> bytes | None:
+        """Return a text; None where none was kept."""
+        sql = "SELECT text FROM texts WHERE owner = ? AND root = ? AND path = ?"
+        rows = self._db.rows(sql, (owner, root, path))
+        if not rows:
+            return None
+        try:
+            return zlib.decompress(as_blob(rows[0][0]))
+        except zlib.error:
+            return None
+
+    def remove_before(self, moment_ns: int) -> None:
+        """Forget texts that are older, but for those of layers that are there."""
+        self._db.change("DELETE FROM texts WHERE at_ns < ? AND owner NOT IN (SELECT id FROM layers)", (moment_ns,))
 
 
 class CacheRow(Record):

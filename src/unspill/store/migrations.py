@@ -404,6 +404,20 @@ def m022_sessions(db: Database) -> None:
     db.change("CREATE INDEX runs_of_session ON runs (sandbox, session) WHERE session != ''")
 
 
+def m023_texts(db: Database) -> None:
+    """Make the table of texts as a layer's run saw them, and as an operation put them: what later edits build on."""
+    db.change("""
+        CREATE TABLE texts (
+            owner TEXT NOT NULL,
+            root BLOB NOT NULL,
+            path BLOB NOT NULL,
+            at_ns INTEGER NOT NULL,
+            text BLOB NOT NULL,
+            PRIMARY KEY (owner, root, path)
+        )
+    """)
+
+
 MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m001_sandboxes,
     m002_runs,
@@ -427,4 +441,5 @@ MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m020_span,
     m021_ports,
     m022_sessions,
+    m023_texts,
 )

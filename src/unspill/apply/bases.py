@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts as the runs saw them that changed them: what a merge with the person's edits starts from.
+
+They are kept with a layer that is held, in the store, up to a bound; those of a layer that is made from others are
+carried along. A file that the person edited while the run went on has none: nobody knows what the run saw of it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.changes.diff import is_binary
+from unspill.changes.merge import LARGEST_TEXT
+from unspill.host.dirfd import Beneath, read_unchanged
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from unspill.apply.draft import Marks
+    from unspill.model.change import Change, Side
+    from unspill.model.run import LayerId, Stack
+    from unspill.store.db import Store
+
+# Of one layer, or of what one operation puts
+MOST_TEXTS = 500
+MOST_BYTES = 8 << 20
+
+
+class Bases:
+    """The texts of one root that runs have seen, and what becomes of lines that the person has changed as well."""
+
+    def __init__(self, find: Callable[[bytes], bytes | None], sides: Mapping[bytes, Side]) -> None:
+        """`find` returns the text at a path, None where nobody knows it; `sides` has a path for all below it."""
+        self.find = find
+        self._sides = sides
+
+    def side_of(self, path: bytes) -> Side | None:
+        """Return whose lines count in a file, where somebody said so; the nearest word for it."""
+        found = [top for top in self._sides if top in (b".", path) or path.startswith(top + b"/")]
+        return self._sides[max(found, key=lambda top: (top != b".", len(top)))] if found else None
+
+
+class KeptTexts:
+    """Texts that are kept together, within the bounds."""
+
+    def __init__(self) -> None:
+        self.texts: dict[tuple[bytes, bytes], bytes] = {}
+        self._room = MOST_BYTES
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether a file of a size may be kept as well."""
+        return size <= min(LARGEST_TEXT, self._room) and len(self.texts) < MOST_TEXTS
+
+    def add(self, root: bytes, path: bytes, content: bytes | None) -> None:
+        """Keep what is a text."""
+        if content is not None and not is_binary(content):
+            self.texts[root, path] = content
+            self._room -= len(content)
+
+
+def keep_texts(store: Store, stack: Stack, layer: LayerId, mark_ns: int, changes: Iterable[Change]) -> None:
+    """Keep for the layer of a run the texts that it saw and changed, as far as nobody else has touched them since.
+
+    Of what lower layers hold, those keep it. What is masked no run has seen.
+    """
+    lower = [sealed.upper for sealed in stack.sealed if sealed.id != layer]
+    wanted = [change for change in changes if not any(os.path.lexists(upper + b"/" + change.path) for upper in lower)]
+    store.texts.put(layer, _read_texts(stack, wanted, lambda _path: mark_ns, KeptTexts()).texts)
+
+
+def carry_texts(store: Store, stack: Stack, marks: Marks, layer: LayerId, remaining: Iterable[Change]) -> None:
+    """Keep for a layer, which has what remains of a stack, the texts that were kept for those that it was made from."""
+    kept = KeptTexts()
+    others = []
+    for change in remaining:
+        owner = stack.sealed[marks.first(change.path)].id
+        text = store.texts.find(owner, stack.live, change.path)
+        if text is None:
+            others.append(change)
+        elif kept.has_room(len(text)):
+            kept.add(stack.live, change.path, text)
+    store.texts.put(layer, _read_texts(stack, others, marks.of, kept).texts)
+
+
+def carry_again(
+    store: Store, root: bytes, owners: Iterable[str], layer: LayerId, changes: Iterable[Change]
+) -> set[bytes]:
+    """Keep for a layer, which has what is held again, the texts of those that it is made from.
+
+    Return the paths at which the live text is another by now: it had been merged with what is held again.
+    """
+    kept = KeptTexts()
+    edited: set[bytes] = set()
+    with Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
+        for change in changes:
+            found = (store.texts.find(owner, root, change.path) for owner in owners)
+            text = next((text for text in found if text is not None), None) if change.kind == "modified" else None
+            if text is None or not kept.has_room(len(text)):
+                continue
+            kept.add(root, change.path, text)
+            status = live.find(change.path)
+            if status is None or read_unchanged(*live.parent(change.path), status, LARGEST_TEXT) != text:
+                edited.add(change.path)
+    store.texts.put(layer, kept.texts)
+    return edited
+
+
+def _read_texts(stack: Stack, changes: Iterable[Change], mark_of: Callable[[bytes], int], kept: KeptTexts) -> KeptTexts:
+    with Beneath(os.open(stack.live, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
+        for change in changes:
+            is_text = change.kind == "modified" and change.base_kind == "file" and b".git/" not in change.path
+            if not is_text or not kept.has_room(change.base_size):
+                continue
+            if stack.mask is None or not os.path.lexists(stack.mask + b"/" + change.path):
+                kept.add(stack.live, change.path, _read_unedited(live, change.path, mark_of(change.path)))
+    return kept
+
+
+def _read_unedited(live: Beneath, path: bytes, mark_ns: int) -> bytes | None:
+    try:
+        found = live.find(path)
+        if found is None or found.st_ctime_ns >= mark_ns:
+            return None
+        return read_unchanged(*live.parent(path), found, LARGEST_TEXT)
+    except OSError:
+        return None
