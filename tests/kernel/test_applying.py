@@ -455,7 +455,8 @@ def test_a_directory_that_was_exchanged_meanwhile_is_not_written_over(
 def test_an_exchanged_directory_is_not_written_over_by_what_a_discard_was_undone_for(
     ground: Ground, is_compared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.write("d/s/f", "old\n")
+    # No text: what the run saw of a text would tell as well
+    ground.write("d/s/f", "old\0\n")
     ground.write("../mine/s/f", "precious\n")
     assert ground.run("echo new > d/s/f; echo other > other").held
     work = exchange_directory(ground, "itself")

@@ -8,6 +8,7 @@ carried along. A file that the person edited while the run went on has none: nob
 from __future__ import annotations
 
 import os
+import zlib
 
 from unspill.changes.diff import is_binary
 from unspill.changes.merge import LARGEST_TEXT
@@ -16,11 +17,18 @@ from unspill.host.dirfd import Beneath, read_unchanged
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import Protocol
 
-    from unspill.apply.draft import Marks
     from unspill.model.change import Change, Side
     from unspill.model.run import LayerId, Stack
     from unspill.store.db import Store
+
+    class LayerMarks(Protocol):
+        """Says of a path which layer of a stack was the first to change it, and the mark that counts for it."""
+
+        def first(self, path: bytes) -> int: ...
+        def of(self, path: bytes) -> int: ...
+
 
 # Of one layer, or of what one operation puts
 MOST_TEXTS = 500
@@ -59,6 +67,21 @@ class KeptTexts:
             self._room -= len(content)
 
 
+def put_texts(store: Store, owner: str, kept: KeptTexts) -> None:
+    """Keep texts for a layer or for an operation."""
+    if kept.texts:
+        store.texts.put(owner, {place: zlib.compress(text, 1) for place, text in kept.texts.items()})
+
+
+def find_text(store: Store, owner: str, root: bytes, path: bytes) -> bytes | None:
+    """Return a text that was kept for a layer or for an operation; None where there is none, or none that is whole."""
+    packed = store.texts.find(owner, root, path)
+    try:
+        return None if packed is None else zlib.decompress(packed)
+    except zlib.error:
+        return None
+
+
 def keep_texts(store: Store, stack: Stack, layer: LayerId, mark_ns: int, changes: Iterable[Change]) -> None:
     """Keep for the layer of a run the texts that it saw and changed, as far as nobody else has touched them since.
 
@@ -66,21 +89,21 @@ def keep_texts(store: Store, stack: Stack, layer: LayerId, mark_ns: int, changes
     """
     lower = [sealed.upper for sealed in stack.sealed if sealed.id != layer]
     wanted = [change for change in changes if not any(os.path.lexists(upper + b"/" + change.path) for upper in lower)]
-    store.texts.put(layer, _read_texts(stack, wanted, lambda _path: mark_ns, KeptTexts()).texts)
+    put_texts(store, layer, _read_texts(stack, wanted, lambda _path: mark_ns, KeptTexts()))
 
 
-def carry_texts(store: Store, stack: Stack, marks: Marks, layer: LayerId, remaining: Iterable[Change]) -> None:
+def carry_texts(store: Store, stack: Stack, marks: LayerMarks, layer: LayerId, remaining: Iterable[Change]) -> None:
     """Keep for a layer, which has what remains of a stack, the texts that were kept for those that it was made from."""
     kept = KeptTexts()
     others = []
-    for change in remaining:
+    for change in filter(_is_text, remaining):
         owner = stack.sealed[marks.first(change.path)].id
-        text = store.texts.find(owner, stack.live, change.path)
+        text = find_text(store, owner, stack.live, change.path)
         if text is None:
             others.append(change)
         elif kept.has_room(len(text)):
             kept.add(stack.live, change.path, text)
-    store.texts.put(layer, _read_texts(stack, others, marks.of, kept).texts)
+    put_texts(store, layer, _read_texts(stack, others, marks.of, kept))
 
 
 def carry_again(
@@ -93,34 +116,37 @@ def carry_again(
     kept = KeptTexts()
     edited: set[bytes] = set()
     with Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
-        for change in changes:
-            found = (store.texts.find(owner, root, change.path) for owner in owners)
-            text = next((text for text in found if text is not None), None) if change.kind == "modified" else None
+        for change in filter(_is_text, changes):
+            found = (find_text(store, owner, root, change.path) for owner in owners)
+            text = next((text for text in found if text is not None), None)
             if text is None or not kept.has_room(len(text)):
                 continue
             kept.add(root, change.path, text)
-            status = live.find(change.path)
-            if status is None or read_unchanged(*live.parent(change.path), status, LARGEST_TEXT) != text:
+            if _read_unedited(live, change.path) != text:
                 edited.add(change.path)
-    store.texts.put(layer, kept.texts)
+    put_texts(store, layer, kept)
     return edited
 
 
 def _read_texts(stack: Stack, changes: Iterable[Change], mark_of: Callable[[bytes], int], kept: KeptTexts) -> KeptTexts:
     with Beneath(os.open(stack.live, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
-        for change in changes:
-            is_text = change.kind == "modified" and change.base_kind == "file" and b".git/" not in change.path
-            if not is_text or not kept.has_room(change.base_size):
+        for change in filter(_is_text, changes):
+            if not kept.has_room(change.base_size):
                 continue
             if stack.mask is None or not os.path.lexists(stack.mask + b"/" + change.path):
                 kept.add(stack.live, change.path, _read_unedited(live, change.path, mark_of(change.path)))
     return kept
 
 
-def _read_unedited(live: Beneath, path: bytes, mark_ns: int) -> bytes | None:
+def _is_text(change: Change) -> bool:
+    """Tell whether a change is of a file that may be a text."""
+    return change.kind == "modified" and change.base_kind == "file" and b".git/" not in change.path
+
+
+def _read_unedited(live: Beneath, path: bytes, mark_ns: int | None = None) -> bytes | None:
     try:
         found = live.find(path)
-        if found is None or found.st_ctime_ns >= mark_ns:
+        if found is None or (mark_ns is not None and found.st_ctime_ns >= mark_ns):
             return None
         return read_unchanged(*live.parent(path), found, LARGEST_TEXT)
     except OSError:

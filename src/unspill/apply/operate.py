@@ -12,6 +12,7 @@ import fcntl
 import os
 import time
 
+from unspill.apply.bases import KeptTexts, put_texts
 from unspill.apply.draft import Draft
 from unspill.apply.journal import (
     End,
@@ -164,7 +165,7 @@ class _Work:
         self._id = operation
         self._skipped: list[Skipped] = []
         self._slight: set[tuple[int, bytes]] = set()
-        self._texts: dict[tuple[bytes, bytes], bytes] = {}
+        self._texts = KeptTexts()
         self._arriving: dict[tuple[int, bytes], list[bytes]] = {}
         # Somebody edited an entry of ours while it was live, and it is not live any more
         self._is_edited = False
@@ -207,7 +208,7 @@ class _Work:
         steps = draft.steps()
         self._skipped = [*self._task.skipped, *draft.skipped]
         self._slight = draft.slight
-        self._texts = draft.texts.texts
+        self._texts = draft.texts
         self._arriving = draft.arriving
         is_recorded = bool(steps or draft.git or self._task.changed)
         number = draft.number() if is_recorded else 0
@@ -326,7 +327,7 @@ class _Work:
         is_clean = remove_staging(self._dirs, journal.staging)
         try:
             finished = finish(self._store, journal)
-            self._store.texts.put(self._id, self._texts)
+            put_texts(self._store, self._id, self._texts)
         except (OSError, StoreError) as error:
             raise SandboxUnavailable(
                 f"the {self._task.kind} is done, but unspill can't record it yet: {error}",

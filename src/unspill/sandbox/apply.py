@@ -21,7 +21,7 @@ import stat
 import time
 from hashlib import blake2b
 
-from unspill.apply.bases import Bases, carry_texts
+from unspill.apply.bases import Bases, carry_texts, find_text
 from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, find_moved, unedited_directories
 from unspill.apply.guard import lies_in
 from unspill.apply.journal import (
@@ -390,7 +390,7 @@ class _Apply:
             # A person has consented to what the run left, and to nothing else
             if any(contains(top, path) for top in consented):
                 return None
-            seen = self._project.store.texts.find(stack.sealed[marks.first(path)].id, stack.live, path)
+            seen = find_text(self._project.store, stack.sealed[marks.first(path)].id, stack.live, path)
             # Hunks are chosen from what lies between the live text and the run's
             return None if seen is None else self._partial.get(stack.live, {}).get(path, seen)
 

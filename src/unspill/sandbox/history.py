@@ -25,7 +25,7 @@ import os
 import stat
 import time
 
-from unspill.apply.bases import carry_again
+from unspill.apply.bases import carry_again, find_text
 from unspill.apply.draft import Marks, carry_over, find_moved
 from unspill.apply.journal import (
     Residue,
@@ -303,7 +303,7 @@ def _already_reversed(wanted: Operation, by: Operation) -> UsageError:
 
 
 def _texts_of(store: Store, operation: Operation) -> Callable[[int, bytes], bytes | None]:
-    return lambda root, path: store.texts.find(operation.id, operation.roots[root], path)
+    return lambda root, path: find_text(store, operation.id, operation.roots[root], path)
 
 
 def _reverse(

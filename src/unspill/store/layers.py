@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import time
 
-from unspill.lazy import lazy_module
 from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.record import Record
 from unspill.store.connection import Table, as_blob, as_id, as_int, as_text, as_unsigned, new_id, to_signed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import zlib
     from collections.abc import Iterable, Mapping
 
     from unspill.store.connection import Row
-else:
-    zlib = lazy_module("zlib")  # lazy: merge
 
 
 _SANDBOX = "id, project, name, device, inode, created_ns, marked"
@@ -300,9 +296,9 @@ class TextTable(Table):
     __slots__ = ()
 
     def put(self, owner: str, texts: Mapping[tuple[bytes, bytes], bytes]) -> None:
-        """Keep texts by root and path."""
+        """Keep texts by root and path, packed by whoever reads them again."""
         now_ns = time.time_ns()
-        rows = [(owner, root, path, now_ns, zlib.compress(text, 1)) for (root, path), text in texts.items()]
+        rows = [(owner, root, path, now_ns, text) for (root, path), text in texts.items()]
         self._db.change_each(
             "INSERT OR REPLACE INTO texts (owner, root, path, at_ns, text) VALUES (?, ?, ?, ?, ?)", rows
         )
@@ -311,12 +307,7 @@ class TextTable(Table):
         """Return a text; None where none was kept."""
         sql = "SELECT text FROM texts WHERE owner = ? AND root = ? AND path = ?"
         rows = self._db.rows(sql, (owner, root, path))
-        if not rows:
-            return None
-        try:
-            return zlib.decompress(as_blob(rows[0][0]))
-        except zlib.error:
-            return None
+        return as_blob(rows[0][0]) if rows else None
 
     def remove_before(self, moment_ns: int) -> None:
         """Forget texts that are older, but for those of layers that are there."""
