@@ -178,7 +178,7 @@ def test_what_a_run_reached_and_what_not_is_in_its_record(net: Internet) -> None
     assert "example.org:443" in shown.stdout, shown
     assert "evil.org:443" in shown.stdout
     assert "--allow-host evil.org" in shown.stdout
-    told = json.loads(net.cli("show", "--json", str(result.number)).stdout)
+    told = json.loads(net.cli("show", "--json", f"run{result.number}").stdout)
     (made,) = told["connections"]
     assert (made["host"], made["port"], made["verdict"]) == ("example.org", 443, "allowed")
     assert made["up"] == result.connections[0].up
