@@ -11,7 +11,6 @@ import os
 import sys
 
 from unspill.changes.render import named, to_plain
-from unspill.cli.log import find_named, is_name, operation_of
 from unspill.cli.main import EVENTS, RUN, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     advised,
@@ -30,6 +29,7 @@ from unspill.cli.output import (
 )
 from unspill.cli.run import find_kept
 from unspill.errors import DeniedError, UsageError
+from unspill.lazy import lazy_module
 from unspill.model.change import Hunks, Selection
 from unspill.model.run import Run
 from unspill.policy.paths import quote, shell_word, wrap
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from unspill.cli import log
     from unspill.cli.main import Arguments
     from unspill.model.change import ChangeSet, Consent
     from unspill.model.operation import Operation
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from unspill.sandbox.review import Review, Reviews
     from unspill.sandbox.sandbox import Sandbox
     from unspill.store.operations import FileRow
+else:
+    log = lazy_module("unspill.cli.log")  # lazy: history
 
 _GLOB = Option(name="--glob", metavar="PATTERN", repeated=True, help="matching paths; ** crosses slashes (repeatable)")
 _HUNK = Option(
@@ -221,14 +224,14 @@ def _print_review(sandbox: Sandbox, review: Review) -> None:
 def _take_name(arguments: Arguments, sandbox: Sandbox) -> None:
     """Let a first word that names a run or an operation, and no file, choose whose changes are shown."""
     word = arguments.words[0] if arguments.words else ""
-    if not is_name(word) or os.path.lexists(_absolute_path(word)):
+    if not log.is_name(word) or os.path.lexists(_absolute_path(word)):
         return
     del arguments.words[0]
-    found = find_named(sandbox, word)
+    found = log.find_named(sandbox, word)
     if isinstance(found, Run) and found.held:
         arguments.add("--run", found.id)
     else:
-        arguments.add("--op", operation_of(sandbox, word).id)
+        arguments.add("--op", log.operation_of(sandbox, word).id)
 
 
 def _apply_beside(arguments: Arguments, sandbox: Sandbox) -> Operation | None:
