@@ -18,13 +18,14 @@ from tests.architecture.sources import ROOT
 BOUNDS = {
     # Five for `unspill setup`: its verb, the agents, their settings, the canary, the model that plays it. Two for whole
     # agents: the verb and their homes. Three for the standby: its client in two parts, and itself.
-    # One for the log, which was a part of the history. Two for merging: the merge, and what it starts from
-    "files": (169, 130),
+    # One for the log, which was a part of the history. Two for merging: the merge, and what it starts from.
+    # One for blame
+    "files": (170, 130),
     "most_files_in_a_package": (22, 15),
     "circles": (0, 0),
     "modules in circles": (0, 0),
     "class_names_twice": (0, 0),
-    "late_imports": (94, 80),
+    "late_imports": (95, 80),
     "late_imports_without_a_feature": (0, 0),
     # Two for the client of the standby, whose start is most of what a hook costs
     "private_modules": (4, 0),

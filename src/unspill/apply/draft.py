@@ -116,7 +116,7 @@ class Draft:
         self._made: set[tuple[int, bytes]] = set()
         self._next_number = next_number
         self._number = 0
-        # What files hold that are put in the place of others: later edits build on it
+        # What files hold that are put: later edits build on it
         self.texts = KeptTexts()
 
     def number(self) -> int:
@@ -283,8 +283,8 @@ class Draft:
 
     def _keep_text(self, step: Step) -> None:
         before, after = step.before, step.after
-        is_text = before is not None and after is not None and before.kind == after.kind == "file"
-        if is_text and after is not None and self.texts.has_room(after.size) and b".git/" not in step.path:
+        is_file = after is not None and after.kind == "file" and (before is None or before.kind == "file")
+        if is_file and after is not None and self.texts.has_room(after.size) and b".git/" not in step.path:
             fd, name = self._dirs.place(step)
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
             self.texts.add(self._dirs.paths[step.root], step.path, read_unchanged(fd, name, status, LARGEST_TEXT))

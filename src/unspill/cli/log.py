@@ -12,10 +12,10 @@ import time
 
 from unspill.changes.render import safe_text
 from unspill.cli.main import NO_PROJECT, SESSION, Option, open_sandbox, verb
-from unspill.cli.output import count_text, operation_form, print_json, run_form
+from unspill.cli.output import count_text, decoded, operation_form, print_json, run_form
 from unspill.errors import UsageError
 from unspill.model.run import Run, exit_code_of
-from unspill.policy.paths import quote
+from unspill.policy.paths import quote, show_line
 from unspill.record import Record
 from unspill.sandbox.files import runs_but_reads, verb_of
 from unspill.sandbox.history import reversals_of
@@ -68,6 +68,39 @@ def log(arguments: Arguments) -> int:
     if reads:
         print(f"and {count_text(reads, 'file read')} (list with --all)")
     return 0
+
+
+@verb("Say for each line of a file which run wrote it, as far as operations are kept.", positional="FILE", most=1)
+def blame(arguments: Arguments) -> int:
+    """Print the lines of a file with whoever wrote them."""
+    if not arguments.words:
+        raise UsageError("no file given", remedy="For example: unspill blame notes.txt")
+    sandbox = open_sandbox(arguments)
+    lines = sandbox.blame(
+        os.path.normpath(os.path.join(os.path.realpath(os.getcwdb()), os.fsencode(arguments.words[0])))
+    )
+    names = {one.id: _author(sandbox, one) for one, _line in lines if not isinstance(one, str)}
+    rows = [
+        (one, "", line) if isinstance(one, str) else (names[one.id], moment_text(one.at_ns), line)
+        for one, line in lines
+    ]
+    if arguments.flag("--json"):
+        print_json({"lines": [{"by": by, "line": decoded(line)} for by, _when, line in rows]})
+        return 0
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
+    for by, when, line in rows:
+        print(f"{by:<{widths[0]}}  {when:<{widths[1]}}  {show_line(line.rstrip(bytes([10, 13])))}".rstrip())
+    return 0
+
+
+def _author(sandbox: Sandbox, operation: Operation) -> str:
+    """Return the run that an operation applied, or else the operation."""
+    for run in operation.runs[-1:] if operation.kind == "apply" else ():
+        try:
+            return f"run{sandbox.find_run(run).number}"
+        except UsageError:
+            break
+    return f"op{operation.number}"
 
 
 def is_name(word: str) -> bool:

@@ -53,6 +53,7 @@ VERBS = {
     "apply": ("review", "apply held changes to the project"),
     "discard": ("review", "discard held changes; undo restores them"),
     "log": ("log", "list runs, and what became of their changes"),
+    "blame": ("log", "say which run wrote each line of a file"),
     "show": ("history", "show one run or one operation"),
     "files": ("review", "list the files that operations changed, and their backups"),
     "restore": ("review", "restore a file from a backup"),

@@ -39,11 +39,13 @@ from unspill.apply.operate import Task, operate
 from unspill.apply.reverse import LaterOperations, Reversal
 from unspill.apply.staging import digest_entry, opened_and_closed
 from unspill.apply.steps import entry_of, matches
+from unspill.changes.blame import blame_lines
 from unspill.changes.diff import (
     MAX_FILE_BYTES,
     MAX_LINES,
     change_diff,
     diff_lines,
+    is_binary,
     painted,
 )
 from unspill.changes.scan import Reader, read_up_to, scan
@@ -61,7 +63,7 @@ from unspill.model.change import (
 )
 from unspill.model.operation import Metadata, OperationId, Step
 from unspill.model.run import LayerId, SandboxId
-from unspill.policy.paths import show
+from unspill.policy.paths import quote, show
 from unspill.record import Record
 from unspill.sandbox.apply import taken_layers
 from unspill.sandbox.scan import end_interrupted, keep_base
@@ -70,7 +72,7 @@ from unspill.store.operations import BackupRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Literal
 
     from unspill.apply.draft import Draft
@@ -94,6 +96,10 @@ if TYPE_CHECKING:
 
     Whereabouts = Literal["kept", "live", "gone"]
 
+# Stands for a version of which nothing is kept; no file has it, since it is not a text
+_NOT_KEPT = b"\0"
+# Who wrote a line that no operation did: the person, or nobody knows who
+_PERSON, _NOBODY = "you", "?"
 _ALL = 1_000_000
 # Who asks for an apply that follows a run by itself
 AFTER_RUN = "run"
@@ -497,6 +503,53 @@ def operation_diff(
     return "".join(line + "\n" for line in lines)
 
 
+def blame_file(project: Project, path: bytes) -> tuple[tuple[Operation | str, bytes], ...]:
+    """Return the lines of a file, each with the operation that wrote it, or with who else did.
+
+    Raises:
+        UsageError: there is no such file, or it is no text.
+    """
+    where = os.path.join(project.path, path)
+    try:
+        content = read_up_to(os.open(where, _FILE), MAX_FILE_BYTES)
+    except OSError as error:
+        raise UsageError(f"{quote(path)} can't be read: {error.strerror}") from None
+    if is_binary(content):
+        raise UsageError(f"{quote(path)} is not a text")
+    versions: list[tuple[OperationId | str, bytes | None]] = []
+    known: dict[OperationId | str, Operation] = {}
+    # Who wrote what is new in the next version; nobody knows where the one before is not kept
+    between = _PERSON
+    for operation, before, after in _versions_of(project, where):
+        if before is not _NOT_KEPT and (not versions or versions[-1][1] != before):
+            versions.append((between, before))
+        between = _NOBODY if after is _NOT_KEPT else _PERSON
+        if after is not _NOT_KEPT:
+            versions.append((operation.id, after))
+            known[operation.id] = operation
+    versions.append((between, content))
+    found = blame_lines(versions, unknown=_NOBODY)
+    return tuple((known.get(author, author), line) for author, line in found)  # type: ignore[call-overload]
+
+
+def _versions_of(project: Project, path: bytes) -> Iterator[tuple[Operation, bytes | None, bytes | None]]:
+    """Yield each operation that changed a file, the oldest first, with what was in it before and after.
+
+    None is no file, `_NOT_KEPT` one that nobody has any more. What lies too far back to be kept is passed over.
+    """
+    for operation in reversed(done_in(project)):
+        for index, root in enumerate(operation.roots):
+            if not path.startswith(root + b"/"):
+                continue
+            inner = path[len(root) + 1 :]
+            try:
+                with _Trace(project, operation) as trace:
+                    if trace.has(index, inner):
+                        yield operation, trace.read(index, inner, after=False), trace.read(index, inner, after=True)
+            except UsageError:
+                continue
+
+
 def _discarded(project: Project, operation: Operation) -> tuple[ChangeSet, dict[bytes, tuple[bytes, ...]]] | None:
     """Return what a discard dropped, with the layers below it by root; None for another operation.
 
@@ -568,6 +621,22 @@ class _Trace:
         return RootChanges(
             root=self._operation.roots[root], changes=tuple(change for change in changes if change is not None)
         )
+
+    def has(self, root: int, path: bytes) -> bool:
+        """Tell whether the content of a path may be another afterwards."""
+        sides = self._sides.get((root, path))
+        return sides is not None and (sides.before is not None or sides.after is not None)
+
+    def read(self, root: int, path: bytes, *, after: bool) -> bytes | None:
+        """Return what was in a file before, or after; None if there was none, `_NOT_KEPT` if nobody has it any more."""
+        sides = self._sides[root, path]
+        if (sides.after if after else sides.before) is None:
+            return None
+        try:
+            return read_up_to(self.open(root, path, after=after), MAX_FILE_BYTES)
+        except OSError:
+            kept = find_text(self._project.store, self._operation.id, self._operation.roots[root], path)
+            return kept if after and kept is not None else _NOT_KEPT
 
     def open(self, root: int, path: bytes, *, after: bool) -> int:
         """Open the file that was at a path before, or after.

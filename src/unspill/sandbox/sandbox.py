@@ -290,6 +290,17 @@ class Looking:
         """
         return history.operation_changes(self._project, operation)
 
+    def blame(self, path: str | bytes) -> tuple[tuple[Operation | str, bytes], ...]:
+        """Return the lines of a file, each with the operation that wrote it.
+
+        `you` wrote what no operation did; of what is older than the operations that are kept, `?` did.
+
+        Raises:
+            UsageError: there is no such file, or it is no text.
+        """
+        raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
+        return history.blame_file(self._project, raw)
+
     def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
         """Look which files that operations have touched are still there, and return their records by root and path."""
         history.rescan(self._project.store, self._project.path)
