@@ -516,18 +516,21 @@ def blame_file(project: Project, path: bytes) -> tuple[tuple[Operation | str, by
         raise UsageError(f"{quote(path)} can't be read: {error.strerror}") from None
     if is_binary(content):
         raise UsageError(f"{quote(path)} is not a text")
-    versions: list[tuple[OperationId | str, bytes | None]] = []
+    versions: list[tuple[OperationId | str, bytes | None, bytes | None]] = []
+    # What was there before an operation, which its reversal brings back
+    befores: dict[OperationId | None, bytes | None] = {}
     known: dict[OperationId | str, Operation] = {}
     # Who wrote what is new in the next version; nobody knows where the one before is not kept
     between = _PERSON
     for operation, before, after in _versions_of(project, where):
         if before is not _NOT_KEPT and (not versions or versions[-1][1] != before):
-            versions.append((between, before))
+            versions.append((between, before, None))
+        befores[operation.id] = before
         between = _NOBODY if after is _NOT_KEPT else _PERSON
         if after is not _NOT_KEPT:
-            versions.append((operation.id, after))
+            versions.append((operation.id, after, befores.get(operation.of)))
             known[operation.id] = operation
-    versions.append((between, content))
+    versions.append((between, content, None))
     found = blame_lines(versions, unknown=_NOBODY)
     return tuple((known.get(author, author), line) for author, line in found)  # type: ignore[call-overload]
 
@@ -537,7 +540,10 @@ def _versions_of(project: Project, path: bytes) -> Iterator[tuple[Operation, byt
 
     None is no file, `_NOT_KEPT` one that nobody has any more. What lies too far back to be kept is passed over.
     """
-    for operation in reversed(done_in(project)):
+    done = done_in(project)
+    # What a reversal puts is what was there before
+    reversals = {one.of: one for one in done if one.of is not None}
+    for operation in reversed(done):
         for index, root in enumerate(operation.roots):
             if not path.startswith(root + b"/"):
                 continue
@@ -545,7 +551,8 @@ def _versions_of(project: Project, path: bytes) -> Iterator[tuple[Operation, byt
             try:
                 with _Trace(project, operation) as trace:
                     if trace.has(index, inner):
-                        yield operation, trace.read(index, inner, after=False), trace.read(index, inner, after=True)
+                        before = trace.read(index, inner, reversals.get(operation.id), after=False)
+                        yield operation, before, trace.read(index, inner, operation, after=True)
             except UsageError:
                 continue
 
@@ -627,16 +634,20 @@ class _Trace:
         sides = self._sides.get((root, path))
         return sides is not None and (sides.before is not None or sides.after is not None)
 
-    def read(self, root: int, path: bytes, *, after: bool) -> bytes | None:
-        """Return what was in a file before, or after; None if there was none, `_NOT_KEPT` if nobody has it any more."""
+    def read(self, root: int, path: bytes, put_by: Operation | None, *, after: bool) -> bytes | None:
+        """Return what was in a file before, or after; None if there was none, `_NOT_KEPT` if nobody has it any more.
+
+        `put_by` is the operation that has put it there at some time, and may have kept it as a text.
+        """
         sides = self._sides[root, path]
         if (sides.after if after else sides.before) is None:
             return None
         try:
             return read_up_to(self.open(root, path, after=after), MAX_FILE_BYTES)
         except OSError:
-            kept = find_text(self._project.store, self._operation.id, self._operation.roots[root], path)
-            return kept if after and kept is not None else _NOT_KEPT
+            where = self._operation.roots[root]
+            kept = None if put_by is None else find_text(self._project.store, put_by.id, where, path)
+            return _NOT_KEPT if kept is None else kept
 
     def open(self, root: int, path: bytes, *, after: bool) -> int:
         """Open the file that was at a path before, or after.
