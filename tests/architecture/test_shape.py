@@ -18,10 +18,10 @@ from tests.architecture.sources import ROOT
 BOUNDS = {
     # Five for `unspill setup`: its verb, the agents, their settings, the canary, the model that plays it. Two for whole
     # agents: the verb and their homes. Three for the standby: its client in two parts, and itself.
-    # One for the log, which was a part of the history. Two for merging: the merge, and what it starts from.
-    # One for blame
-    "files": (170, 130),
-    "most_files_in_a_package": (22, 15),
+    # One for the log, which was a part of the history. Three for whole projects: rows, what is done to them, verbs.
+    # Two for merging: the merge, and what it starts from. One for blame
+    "files": (173, 130),
+    "most_files_in_a_package": (23, 15),
     "circles": (0, 0),
     "modules in circles": (0, 0),
     "class_names_twice": (0, 0),

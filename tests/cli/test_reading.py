@@ -152,7 +152,8 @@ def test_log_as_json(held: Ground) -> None:
 
 
 def test_log_of_nothing(ground: Ground) -> None:
-    assert text_of(ground, "log") == ""
+    assert text_of(ground, "log") == "No runs yet.\n"
+    assert text_of(ground, "log", "--grep", "x") == ""
 
 
 def test_show_tells_all_of_one_run(held: Ground) -> None:

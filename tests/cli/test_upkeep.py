@@ -127,7 +127,7 @@ def test_status_tells_what_is_kept_also_from_outside_of_a_project(ground: Ground
     ground.write("file", "x" * 100_000)
     typed(ground, "run", "-q", "-c", "rm file")
     typed(ground, "run", "-q", "--hold", "-c", "head -c 300000 /dev/urandom > big")
-    text = typed(ground, "status", cwd=ground.home)
+    text = typed(ground, "status", "--all", cwd=ground.home)
     assert text.startswith(f"{ground.state}: ")
     assert f"held in sandbox 'default' of {ground.project}: 1 layer\n" in text
     assert f"backups of 1 operation on {ground.project}\n" in text
@@ -187,7 +187,8 @@ def test_recover_puts_the_copy_of_a_lost_database_back_and_says_what_it_set_asid
     assert lines[3].startswith("Set aside, ")
     (aside,) = lines[4:]
     assert Path(aside.strip(), "later").read_text() == "unknown\n"
-    assert aside.strip() in typed(ground, "status")
+    assert aside.strip() in typed(ground, "status", "--all")
+    assert "set aside " in typed(ground, "status")
     assert typed(ground, "changes").splitlines()[-1] == "  A held"
     typed(ground, "undo")
     assert (ground.project / "file").read_text() == "old\n"

@@ -482,7 +482,7 @@ def test_a_branch_with_a_name_like_ours_stays_when_its_operation_is_forgotten(be
     operation = beside.sandbox.run("git branch refs/unspill/mine").operation
     assert operation is not None
     assert operation.notes == ("git: new refs/unspill/mine",)
-    assert remove_own_refs(os.fsencode(beside.ground.state), operation.id)
+    assert remove_own_refs(os.fsencode(beside.ground.state), operation)
     assert "refs/heads/refs/unspill/mine" in lines(beside.project, "for-each-ref", "--format=%(refname)")
 
 

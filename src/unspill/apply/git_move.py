@@ -13,7 +13,7 @@ import os
 import stat
 import time
 
-from unspill.apply.journal import journal_file, read_journal
+from unspill.apply.journal import journal_of
 from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, problem_of_taking_back, take_back
 from unspill.apply.steps import OpenDirs
 from unspill.changes.scan import MergedTree
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from unspill.host.dirfd import Beneath
-    from unspill.model.operation import GitEnding, GitMove, GitStep, OperationId, RefMove, Step
+    from unspill.model.operation import GitEnding, GitMove, GitStep, Operation, RefMove, Step
 
 
 _MOVED = "you moved it in the meantime"
@@ -93,9 +93,9 @@ def take_git_back(dirs: OpenDirs, step: GitStep) -> str | None:
         return explain_error(error)[1]
 
 
-def remove_own_refs(state: bytes, operation: OperationId) -> bool:
+def remove_own_refs(state: bytes, operation: Operation) -> bool:
     """Remove pins and what arrived; tell whether nothing of it is left. A repository that is gone has none."""
-    journal = read_journal(journal_file(state, operation), with_steps=False)
+    journal = journal_of(state, operation, with_steps=False)
     if journal is None or journal.end is None or not journal.git:
         return True
     is_clean = True

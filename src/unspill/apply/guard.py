@@ -454,6 +454,13 @@ class IgnoredFiles:
         """Tell whether git ignored a directory, or one above it."""
         return self._directory(parts)[0]
 
+    def top_of(self, path: bytes) -> bytes | None:
+        """Return the uppermost directory above a path that git ignored, None if it ignored none."""
+        parts = path.split(b"/")[:-1]
+        return next(
+            (b"/".join(parts[:end]) for end in range(1, len(parts) + 1) if self.has_directory(parts[:end])), None
+        )
+
     def _directory(self, parts: list[bytes]) -> tuple[bool, list[tuple[int, IgnoreRule]]]:
         path = b"/".join(parts)
         known = self._known.get(path)

@@ -17,6 +17,7 @@ from unspill.apply.steps import make_entry, make_step
 from unspill.changes.scan import CollectorPaused
 from unspill.host.dirfd import write_whole
 from unspill.model.operation import GitMove, GitStep, Metadata, Operation, OperationId, RefMove, Skipped
+from unspill.policy.paths import moved
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -181,6 +182,18 @@ def read_journal(path: bytes, *, with_steps: bool = True) -> Journal | None:
         end=None if end is None else _end_from(end),
         version=header["version"],
     )
+
+
+def journal_of(state: bytes, operation: Operation, *, with_steps: bool = True) -> Journal | None:
+    """Read the journal of a recorded operation; its roots are where the record has them, since a project may move.
+
+    Raises:
+        OSError: it is there but can't be read.
+    """
+    journal = read_journal(journal_file(state, operation.id), with_steps=with_steps)
+    if journal is None or journal.operation.project == operation.project:
+        return journal
+    return _moved(journal, operation.project)
 
 
 # operations/ID/journal        what will be done, and what was
@@ -422,6 +435,28 @@ def _git_step_from(plain: dict[str, Any]) -> GitStep:
             "committed": tuple(plain.get("committed", ())),
             "lock": plain_bytes(plain["lock"]),
         }
+    )
+
+
+def _moved(journal: Journal, new: bytes) -> Journal:
+    """Return the journal of a project whose directory was renamed since."""
+    old = journal.operation.project
+
+    def there(operation: Operation) -> Operation:
+        return operation.replace(project=new, roots=tuple(moved(root, old, new) for root in operation.roots))
+
+    end = journal.end
+    if end is not None:
+        end = end.replace(
+            operation=there(end.operation),
+            residues=tuple(rest.replace(root=moved(rest.root, old, new)) for rest in end.residues),
+            restored=tuple(tree.replace(root=moved(tree.root, old, new)) for tree in end.restored),
+        )
+    return journal.replace(
+        operation=there(journal.operation),
+        trees=tuple(tree.replace(root=moved(tree.root, old, new)) for tree in journal.trees),
+        paths=tuple((moved(root, old, new), path) for root, path in journal.paths),
+        end=end,
     )
 
 

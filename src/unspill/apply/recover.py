@@ -18,6 +18,7 @@ import time
 from unspill.apply.journal import (
     Residue,
     journal_file,
+    journal_of,
     kept_base_dir,
     kept_entry,
     marker_file,
@@ -246,7 +247,7 @@ class RolledBackEntries:
         for operation in self._store.operations.rolled_back(self._project):
             if self._root not in operation.roots:
                 continue
-            journal = read_journal(journal_file(self._store.state, operation.id))
+            journal = journal_of(self._store.state, operation)
             skipped = {(one.root, one.path) for one in operation.left}
             index = operation.roots.index(self._root)
             for step in journal.steps if journal is not None else ():
@@ -278,7 +279,7 @@ class OwnEntries:
 
     def note(self, store: Store, operation: Operation, root: bytes, unedited: Set[bytes]) -> None:
         """Take in what an operation has done; directories that were `unedited` before it are so after it."""
-        journal = read_journal(journal_file(store.state, operation.id))
+        journal = journal_of(store.state, operation)
         if journal is None or journal.end is None or root not in operation.roots:
             return
         index = operation.roots.index(root)

@@ -24,7 +24,7 @@ from unspill.apply.git_draft import (
     core_names,
     stashed,
 )
-from unspill.apply.journal import FIRST_VERSION, journal_file, read_journal
+from unspill.apply.journal import FIRST_VERSION, journal_of
 from unspill.apply.perform import CHANGED, OCCUPIED, explain_error
 from unspill.apply.recover import RolledBackEntries
 from unspill.apply.staging import has_metadata, opened_and_closed
@@ -369,11 +369,11 @@ class LaterOperations:
             return
         self._is_read = True
         displaced: dict[str, dict[tuple[bytes, bytes], int]] = {}
-        own = read_journal(journal_file(self._store.state, self._operation.id))
+        own = journal_of(self._store.state, self._operation)
         if own is not None and own.end is not None:
             displaced[self._operation.id] = _displaced(own)
         for one in self._store.operations.later(self._operation.project, self._operation.number):
-            journal = read_journal(journal_file(self._store.state, one.id))
+            journal = journal_of(self._store.state, one)
             if journal is not None and journal.end is not None:
                 self._add(journal, displaced.get(one.of or "", {}))
                 displaced[one.id] = _displaced(journal)

@@ -14,18 +14,17 @@ from unspill.changes.render import safe_text
 from unspill.cli.main import NO_PROJECT, SESSION, Option, open_sandbox, verb
 from unspill.cli.output import count_text, decoded, operation_form, print_json, run_form
 from unspill.errors import UsageError
+from unspill.model.operation import reversals_of
 from unspill.model.run import Run, exit_code_of
 from unspill.policy.paths import quote, show_line
 from unspill.record import Record
 from unspill.sandbox.files import runs_but_reads, verb_of
-from unspill.sandbox.history import reversals_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from unspill.cli.main import Arguments
-    from unspill.model.change import ChangeSet
     from unspill.model.operation import Operation, OperationId
     from unspill.model.run import RunId
     from unspill.sandbox.sandbox import Sandbox
@@ -38,6 +37,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _FORMS = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 # What changes the project though no run is behind it
 _OWN_LINES = ("edit", "restore")
+_CHOOSING = ("--grep", "--since", "--session")
 # The widest that a column is made for
 _WIDEST = 28
 
@@ -63,6 +63,8 @@ def log(arguments: Arguments) -> int:
         forms = [operation_form(operation) for operation in operations]
         print_json({"runs": [run_form(record) for record in runs], "operations": forms, "file_reads": reads})
         return 0
+    if not (runs or operations or reads) and not any(map(arguments.flag, _CHOOSING)) and not arguments.words:
+        print("No runs yet.")
     for line in _lines(sandbox, runs, operations, limit, with_all=arguments.flag("--all")):
         print(line)
     if reads:
@@ -251,37 +253,15 @@ def _touching(
 ) -> tuple[Sequence[Run], Sequence[Operation]]:
     """Return of runs and operations those that changed what is at a path, or below it."""
     path = os.path.normpath(os.path.join(os.path.realpath(os.getcwdb()), os.fsencode(word)))
-    touching = [one for one in operations if one.of is None and _changes(sandbox, one, path)]
-    applied = {run for one in touching for run in one.runs}
-    chosen = [record for record in runs if record.id in applied or _holds(sandbox, record, path)]
-    known = {one.id for one in touching}
-    reversals = [one for one in operations if one.of is not None]
+    changers = sandbox.find_changers(path)
+    known = set(changers.by_operation)
     # What undid one of them, what redid that, and so on; the oldest come first here
-    for one in reversed(reversals):
+    for one in reversed(operations):
         if one.of in known:
             known.add(one.id)
+    applied = changers.held.union(*changers.by_operation.values())
+    chosen = [record for record in runs if record.id in applied]
     return chosen, [one for one in operations if one.id in known]
-
-
-def _changes(sandbox: Sandbox, operation: Operation, path: bytes) -> bool:
-    """Tell whether an operation changed what is at a path, or below it."""
-    try:
-        return _has(sandbox.operation_changes(operation.number), path)
-    except UsageError:
-        return False  # what it changed is not kept any more
-
-
-def _holds(sandbox: Sandbox, record: Run, path: bytes) -> bool:
-    return record.held and _has(sandbox.changes(run=record.id), path)
-
-
-def _has(changes: ChangeSet, path: bytes) -> bool:
-    for part in changes.roots:
-        for change in part.changes:
-            changed = os.path.join(part.root, change.path)
-            if changed == path or changed.startswith(path + b"/"):
-                return True
-    return False
 
 
 def _lines(

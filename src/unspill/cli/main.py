@@ -55,6 +55,7 @@ VERBS = {
     "log": ("log", "list runs, and what became of their changes"),
     "blame": ("log", "say which run wrote each line of a file"),
     "show": ("history", "show one run or one operation"),
+    "sandboxes": ("projects", "list the project's sandboxes, and what each one holds"),
     "files": ("review", "list the files that operations changed, and their backups"),
     "restore": ("review", "restore a file from a backup"),
     "requests": ("permissions", "list the requests that wait for your answer"),
@@ -66,9 +67,11 @@ VERBS = {
     "mcp": ("mcp", "serve a sandbox's tools to an MCP client"),
     "setup": ("setup", "seal a coding agent by its own settings, and prove it"),
     "hook": ("hook", "run a coding agent's commands in the sandbox, as its hook"),
-    "status": ("upkeep", "show what unspill keeps, and how much disk space it takes"),
+    "status": ("projects", "show what is held, what happened last, disk use, and what to do next"),
     "playground": ("upkeep", "show the project's scratch directory, or empty it"),
     "prune": ("upkeep", "delete old operations, backups and runs"),
+    "forget": ("projects", "delete all that unspill keeps of a project"),
+    "adopt": ("projects", "bring history and held changes along after you renamed a project"),
     "recover": ("upkeep", "replace a lost database with its last copy"),
     "doctor": ("upkeep", "check this machine, and say how to fix what is missing"),
 }
@@ -272,6 +275,12 @@ def open_sandbox(
     )
     for operation in opened.recovered:
         print("unspill: " + "\n".join(output.recovered_lines(operation)), file=sys.stderr)
+    if opened.former_path is not None:
+        print(
+            f"unspill: This directory was {show(opened.former_path)}. To bring its history and held changes here:"
+            " unspill adopt",
+            file=sys.stderr,
+        )
     for run in opened.interrupted_runs:
         print(f"unspill: {opened.describe_interrupted(run)}", file=sys.stderr)
     return opened

@@ -11,6 +11,7 @@ import os
 import sys
 
 from unspill.changes.render import named, to_plain
+from unspill.cli.log import find_named, is_name, operation_of
 from unspill.cli.main import EVENTS, RUN, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     advised,
@@ -29,7 +30,6 @@ from unspill.cli.output import (
 )
 from unspill.cli.run import find_kept
 from unspill.errors import DeniedError, UsageError
-from unspill.lazy import lazy_module
 from unspill.model.change import Hunks, Selection
 from unspill.model.run import Run
 from unspill.policy.paths import quote, shell_word, wrap
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from unspill.cli import log
     from unspill.cli.main import Arguments
     from unspill.model.change import ChangeSet, Consent, Side
     from unspill.model.operation import Operation
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
     from unspill.sandbox.review import Review, Reviews
     from unspill.sandbox.sandbox import Sandbox
     from unspill.store.operations import FileRow
-else:
-    log = lazy_module("unspill.cli.log")  # lazy: history
 
 _GLOB = Option(name="--glob", metavar="PATTERN", repeated=True, help="matching paths; ** crosses slashes (repeatable)")
 _HUNK = Option(
@@ -167,6 +164,7 @@ def discard(arguments: Arguments) -> int:
 @verb(
     "List the files that operations changed, with the names of their backups. See `unspill restore`.",
     Option(name="--deleted", help="also list files that no longer exist"),
+    Option(name="--all", help="also list each file of git's own directory, and of those that git ignores"),
     positional="[PATH ...]",
     most=None,
 )
@@ -182,8 +180,15 @@ def files(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         print_json({"files": [_file_form(file, backups) for file, backups in found]})
         return 0
+    trees = {} if arguments.flag("--all") else _find_trees(sandbox, [file for file, _backups in found], tops)
+    folded: dict[bytes, list[tuple[FileRow, tuple[Backup, ...]]]] = {}
     for file, backups in found:
-        _print_file(sandbox, file, backups)
+        folded.setdefault(trees.get(file.id, os.path.join(file.root, file.path)), []).append((file, backups))
+    for place, inside in folded.items():
+        if inside[0][0].id in trees:
+            _print_tree(sandbox, place, inside)
+        else:
+            _print_file(sandbox, *inside[0])
     return 0
 
 
@@ -229,14 +234,14 @@ def _print_review(sandbox: Sandbox, review: Review) -> None:
 def _take_name(arguments: Arguments, sandbox: Sandbox) -> None:
     """Let a first word that names a run or an operation, and no file, choose whose changes are shown."""
     word = arguments.words[0] if arguments.words else ""
-    if not log.is_name(word) or os.path.lexists(_absolute_path(word)):
+    if not is_name(word) or os.path.lexists(_absolute_path(word)):
         return
     del arguments.words[0]
-    found = log.find_named(sandbox, word)
+    found = find_named(sandbox, word)
     if isinstance(found, Run) and found.held:
         arguments.add("--run", found.id)
     else:
-        arguments.add("--op", log.operation_of(sandbox, word).id)
+        arguments.add("--op", operation_of(sandbox, word).id)
 
 
 def _apply_beside(arguments: Arguments, sandbox: Sandbox) -> Operation | None:
@@ -492,6 +497,33 @@ def split_token(word: str) -> tuple[str, str]:
     path, _, token = word.rpartition("@")
     is_token = path and SHORTEST <= len(token) <= _LONGEST_TOKEN and not token.strip(_TOKEN_DIGITS)
     return (path, token) if is_token else (word, "")
+
+
+def _find_trees(sandbox: Sandbox, files: list[FileRow], tops: list[bytes]) -> dict[int, bytes]:
+    """Return the trees that files are folded into; none of those that the person names, or something in them."""
+    return {
+        file: tree
+        for file, tree in sandbox.trees(files).items()
+        if not any((top + b"/").startswith(tree + b"/") for top in tops)
+    }
+
+
+def _print_tree(sandbox: Sandbox, tree: bytes, inside: list[tuple[FileRow, tuple[Backup, ...]]]) -> None:
+    project = sandbox.project + b"/"
+    place = tree.removeprefix(project) + b"/"
+    size = sum(_size_of(os.path.join(file.root, file.path)) for file, _backups in inside)
+    kept = [backup.row.entry.size for _file, backups in inside for backup in backups]
+    about = f"{count_text(len(inside), 'file')}, {size_text(size)}"
+    about += f"; {count_text(len(kept), 'backup')}, {size_text(sum(kept))}" if kept else ""
+    what = "git's own" if tree.endswith(b"/.git") else "ignored by git"
+    print(fit(f"{quote(place)}  ({about}; {what}, list with --all)"))
+
+
+def _size_of(path: bytes) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
 
 
 def _print_file(sandbox: Sandbox, file: FileRow, backups: tuple[Backup, ...]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What unspill keeps for all projects, and this machine: `status`, `playground`, `prune`, `recover`, `doctor`.
+"""What unspill keeps for all projects, and this machine: `playground`, `prune`, `recover`, `doctor`.
 
 `doctor` tries everything again, and so renews what runs remember. `host.diagnosis` says what the answers mean.
 """
@@ -44,7 +44,7 @@ from unspill.sandbox.project import (
 )
 from unspill.sandbox.rootfs_use import find_rootfs
 from unspill.sandbox.secrets import FoundSecrets, survey_secrets
-from unspill.sandbox.upkeep import empty_playground, get_status, look_at_playground, prune_now, recover_now
+from unspill.sandbox.upkeep import empty_playground, look_at_playground, prune_now, recover_now
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
@@ -66,24 +66,11 @@ if TYPE_CHECKING:
         Playground,
         Pruned,
         Recovered,
-        RootfsSizes,
-        Status,
     )
 
 _MARKS = {"ok": "ok", "note": "note", "less": "less", "weak": "weak", "missing": "NO"}
 _NO_SECRETS = FoundSecrets()
 _MOST_SECRETS = 50
-
-
-@verb("Show what unspill keeps for all projects, and how much disk space it takes.")
-def status(arguments: Arguments) -> int:
-    """Say what the state directory holds, and what that costs."""
-    found = get_status()
-    if arguments.flag("--json"):
-        print_json(_status_form(found))
-    else:
-        print("\n".join(_status_lines(found)))
-    return 0
 
 
 @verb(
@@ -156,7 +143,7 @@ def _playground_lines(found: Playground, *, is_emptied: bool) -> Iterator[str]:
     else:
         yield f"{quote(found.path)}: {amount}"
         for name, size in found.names:
-            yield _row(size, show_line(name))
+            yield row(size, show_line(name))
         if found.left_out:
             yield f"  and {found.left_out} more"
         yield "Delete all of it with --empty."
@@ -172,46 +159,7 @@ def _playground_form(found: Playground) -> dict[str, Any]:
     }
 
 
-def _status_lines(status: Status) -> Iterator[str]:
-    yield f"{quote(status.state)}: {size_text(status.total_bytes)}"
-    for held in status.held:
-        name = show_line(held.sandbox.name.encode("utf-8", "surrogateescape"))
-        yield _row(
-            held.bytes, f"held in sandbox {name!r} of {quote(held.sandbox.project)}: {count_text(held.layers, 'layer')}"
-        )
-    by_project: dict[bytes, list[int]] = {}
-    for displaced in status.displaced:
-        by_project.setdefault(displaced.operation.project, []).append(displaced.bytes)
-    for project, sizes in by_project.items():
-        yield _row(sum(sizes), f"backups of {count_text(len(sizes), 'operation')} on {quote(project)}")
-    for part in status.projects:
-        if part.caches:
-            yield _row(part.caches, f"tool caches of {quote(part.path)}")
-    if status.spilled_bytes:
-        yield _row(status.spilled_bytes, "long output of runs")
-    yield _row(status.database_bytes, "database")
-    if status.aside:
-        yield _row(status.aside_bytes, f"set aside: {', '.join(map(quote, status.aside))}")
-    for part in status.projects:
-        if part.playground_bytes:
-            yield f"elsewhere: playground of {quote(part.path)}: {size_text(part.playground_bytes)}"
-    for path, size in status.homes:
-        yield f"elsewhere: home of agent {quote(os.path.basename(path))}: {size_text(size)}"
-    yield from _rootfs_lines(status.rootfs_sizes)
-    if status.pending:
-        yield f"running or interrupted: {count_text(len(status.pending), 'operation')}"
-
-
-def _rootfs_lines(sizes: RootfsSizes) -> Iterator[str]:
-    where = quote(sizes.directory)
-    for name, size in sizes.rootfs:
-        yield f"elsewhere: rootfs {show_line(name.encode())} in {where}: {size_text(size)}"
-    if sizes.downloads_bytes:
-        freed = "remove: unspill rootfs remove --unused"
-        yield f"elsewhere: downloads for rootfs in {where}: {size_text(sizes.downloads_bytes)} ({freed})"
-
-
-def _row(size: int, text: str) -> str:
+def row(size: int, text: str) -> str:
     return f"  {size_text(size):>12}  {text}"
 
 
@@ -232,52 +180,6 @@ def _recovered_lines(done: Recovered) -> Iterator[str]:
         yield "Set aside, because the database does not know them. Copy what you need, then delete them:"
     for path in done.aside:
         yield f"  {quote(path)}"
-
-
-def _status_form(status: Status) -> dict[str, Any]:
-    """Return what the state directory holds."""
-    return {
-        "state": decoded(status.state),
-        "total_bytes": status.total_bytes,
-        "database_bytes": status.database_bytes,
-        "held": [
-            {
-                "sandbox": held.sandbox.name,
-                "project": decoded(held.sandbox.project),
-                "layers": held.layers,
-                "bytes": held.bytes,
-            }
-            for held in status.held
-        ],
-        "operations": [
-            {
-                "operation": displaced.operation.id,
-                "number": displaced.operation.number,
-                "project": decoded(displaced.operation.project),
-                "bytes": displaced.bytes,
-            }
-            for displaced in status.displaced
-        ],
-        "projects": [
-            {
-                "project": decoded(part.path),
-                "cache_bytes": part.caches,
-                "playground": decoded(part.playground),
-                "playground_bytes": part.playground_bytes,
-            }
-            for part in status.projects
-        ],
-        "spilled_bytes": status.spilled_bytes,
-        "aside": [decoded(path) for path in status.aside],
-        "aside_bytes": status.aside_bytes,
-        "pending": list(status.pending),
-        "homes": [{"home": decoded(path), "bytes": size} for path, size in status.homes],
-        "rootfs": {
-            "directory": decoded(status.rootfs_sizes.directory),
-            "ready": [{"rootfs": name, "bytes": size} for name, size in status.rootfs_sizes.rootfs],
-            "downloads_bytes": status.rootfs_sizes.downloads_bytes,
-        },
-    }
 
 
 def _pruned_form(pruned: Pruned) -> dict[str, Any]:

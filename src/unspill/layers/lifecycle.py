@@ -142,18 +142,18 @@ def open_run(
 ) -> OpenRun:
     """Record a run and make its layers. A run that will hold its changes needs the sandbox's lock first.
 
-    A cache that is no directory (any more) is left out. `masks` has the mask of each root that is to have one, `bases`
-    the repository of each that has one, as it stands now. `rootfs` are directories of a rootfs that the run may write
-    to. `after_cancel` and `limits` are recorded for whoever finds the run when this process is dead.
+    A cache that is no directory is left out. `masks` has the mask of each root that is to have one, `bases` each one's
+    repository as it stands now. `rootfs` are directories of a rootfs that the run may write to. `after_cancel` and
+    `limits` are recorded for whoever finds the run when this process is dead.
 
     Raises:
         RootRefused: a root is not a directory (any more).
         SandboxUnavailable: a layer can't be made.
     """
-    owner, found = this_process(), _find_caches(caches)
-    # Costs nothing here. The exact mark, which only the directories tell, is written when a layer is sealed
-    mark_ns = _filesystem_clock()
+    # The clock costs nothing here. The exact mark, which only the directories tell, is written when a layer is sealed
+    owner, found, mark_ns = this_process(), _find_caches(caches), _filesystem_clock()
     with store.transaction:
+        _refuse_forgotten(store, sandbox)
         run = store.runs.start(
             sandbox.id,
             argv=argv,
@@ -186,6 +186,12 @@ def open_run(
             remedy="Check for free space and free inodes there, or point UNSPILL_STATE_DIR at another directory.",
         ) from error
     return OpenRun(run=run, project=sandbox.project, stacks=opened, caches=cache_layers, rootfs=tops)
+
+
+def _refuse_forgotten(store: Store, sandbox: SandboxRow) -> None:
+    """Stop where layers would have no sandbox: nobody would find them again."""
+    if store.sandboxes.find_id(sandbox.id) is None:
+        raise SandboxUnavailable("This sandbox was forgotten since it was opened.", remedy="Open it again.")
 
 
 def begin_again(

@@ -11,6 +11,7 @@ from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Literal, NewType
 
     from unspill.model.change import EntryKind
@@ -186,3 +187,14 @@ class Operation(Record):
     flagged: tuple[tuple[bytes, str], ...] = ()
     paths: tuple[bytes, ...] = ()
     session: str = ""
+
+
+def reversals_of(done: Sequence[Operation]) -> dict[OperationId, Operation]:
+    """Return, by operation, what took it back and was not itself taken back."""
+    found: dict[OperationId, Operation] = {}
+    gone: set[OperationId] = set()
+    for one in done:
+        if one.of is not None and one.id not in gone:
+            found.setdefault(one.of, one)
+            gone.add(one.of)
+    return found

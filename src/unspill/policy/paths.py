@@ -427,3 +427,8 @@ def escaped(character: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"
     return _NAMED.get(character) or f"\\u{{{code:x}}}"
+
+
+def moved(path: bytes, old: bytes, new: bytes) -> bytes:
+    """Return where a path is once the directory `old` is at `new`."""
+    return new + path[len(old) :] if path == old or path.startswith(old + b"/") else path

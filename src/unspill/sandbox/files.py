@@ -23,10 +23,10 @@ import os
 import posixpath
 import select
 import stat
-from hashlib import sha256
 from threading import Timer
 
 from unspill.errors import FileError, SandboxUnavailable, UsageError
+from unspill.lazy import lazy_module
 from unspill.model.policy import MIB
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, OutputChunk, Started
 from unspill.plan.view import to_inside
@@ -37,6 +37,7 @@ from unspill.sandbox.result import describe_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import hashlib
     from collections.abc import Callable, Collection, Iterator
     from threading import Timer
     from typing import Literal
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
     Path = str | bytes
 
     EntryKind = Literal["file", "directory", "link", "pipe", "socket", "device", "unknown"]
-
+else:
+    hashlib = lazy_module("hashlib")  # lazy: files
 
 _WALL_S = 60.0
 # After it a run that writes was given up already, unless this process did not get its turn
@@ -626,7 +628,7 @@ def edit_file(
         if found.has_more:
             raise FileError(f"{show(found.path)}: more than {MOST_EDITED} bytes", kind="too_large")
         count = _count(found.path, found.content, before, replace_all=replace_all)
-        content, digest = found.content.replace(before, behind), sha256(found.content).hexdigest()
+        content, digest = found.content.replace(before, behind), hashlib.sha256(found.content).hexdigest()
         try:
             written = write_file(inside, path, content, digest=digest, after=after, cancel_fd=cancel_fd)
         except FileError as error:
@@ -796,9 +798,11 @@ _VERBS = {**_READS, **{beginning_of(*verb, is_reading=False): verb[0] for verb i
 
 
 def runs_but_reads(sandbox: Sandbox, limit: int) -> tuple[tuple[Run, ...], int]:
-    """Return the latest runs that are more than a look at a file, the youngest first, and how many are no more."""
+    """Return the latest runs that do more than look at files, the youngest first, and how many others began since."""
     runs, row = sandbox._project.store.runs, sandbox._project.row.id
-    return runs.latest(row, limit, but=_READS), sum(runs.count(row, beginning) for beginning in _READS)
+    found = runs.latest(row, limit, but=_READS)
+    since = found[-1].number if len(found) == limit > 0 else 0
+    return found, sum(runs.count(row, beginning, since=since) for beginning in _READS)
 
 
 def verb_of(run: Run) -> str | None:

@@ -29,9 +29,8 @@ from unspill.apply.bases import carry_again, find_text
 from unspill.apply.draft import Marks, carry_over, find_moved
 from unspill.apply.journal import (
     Residue,
-    journal_file,
+    journal_of,
     kept_base_dir,
-    read_journal,
     residue_dir,
     tree_dir,
 )
@@ -61,8 +60,8 @@ from unspill.model.change import (
     Identity,
     RootChanges,
 )
-from unspill.model.operation import Metadata, OperationId, Step
-from unspill.model.run import LayerId, SandboxId
+from unspill.model.operation import Metadata, OperationId, Step, reversals_of
+from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.policy.paths import quote, show
 from unspill.record import Record
 from unspill.sandbox.apply import taken_layers
@@ -268,27 +267,103 @@ def steps_of(project: Project, operation: Operation) -> tuple[Step, ...]:
 
 def with_steps(project: Project, operation: Operation) -> tuple[Operation, tuple[Step, ...]]:
     """Return an operation with what was flagged in it, and its steps that were done, as far as its journal is kept."""
-    journal = read_journal(journal_file(project.store.state, operation.id))
+    journal = journal_of(project.store.state, operation)
     if journal is None or journal.end is None:
         return operation, ()
     steps = tuple(journal.steps[index] for index in journal.end.done)
     return operation.replace(flagged=journal.end.operation.flagged), steps
 
 
+class Changers(Record):
+    """The runs that changed a path, or what is below it: those behind each operation, by its id, and what is held."""
+
+    by_operation: dict[str, set[RunId]]
+    held: set[RunId]
+
+
+def find_changers(project: Project, path: bytes) -> Changers:
+    """Return the runs that changed what is at an absolute path, or below it, as far as operations are kept.
+
+    A layer has each path that its run changed, or had it when it gave the entry away. Where layers of several runs were
+    folded into one, nobody can tell any more which of them changed what: all of them are named.
+    """
+    state = project.store.state
+    origins: dict[str, set[RunId]] = {}
+    found: dict[str, set[RunId]] = {}
+    taken: dict[str, set[RunId]] = {}
+    for one in reversed(project.store.operations.latest(project.path, _ALL)):
+        journal = find_journal(state, one)
+        if journal is None or journal.end is None:
+            continue
+        behind = {tree.layer: origins.setdefault(tree.layer, {RunId(tree.run)}) for tree in journal.trees}
+        runs = _changers_of(state, one, journal, behind, path)
+        if runs is not None:
+            # Journals of unspill 0.1 have no run for each layer
+            found[one.id] = runs - {RunId("")} or set(one.runs)
+        # A run that is applied by itself leaves nothing of its own held; an undo holds what others were behind
+        own = set(one.runs) if one.asked_by == AFTER_RUN else set()
+        taken[one.id] = set().union(*behind.values()) - own if behind else taken.get(one.of or "", set(one.runs))
+        origins.update({rest.layer: taken[one.id] or {RunId(rest.run)} for rest in journal.end.residues})
+    held: set[RunId] = set()
+    for row in project.store.layers.sealed(project.row.id):
+        if _touches(upper_dir(state, row.id), row.root, path):
+            held |= origins.get(row.id, {row.run})
+    return Changers(by_operation=found, held=held)
+
+
+def _changers_of(
+    state: bytes, operation: Operation, journal: Journal, behind: dict[str, set[RunId]], path: bytes
+) -> set[RunId] | None:
+    """Return the runs by whose layers an operation changed a path; None if it changed nothing there."""
+    assert journal.end is not None
+    found: set[RunId] = set()
+    is_changed = False
+    for step in (journal.steps[index] for index in journal.end.done):
+        changed = operation.roots[step.root] + b"/" + step.path
+        if changed != path and not changed.startswith(path + b"/") and not _went_with(state, step, changed, path):
+            continue
+        is_changed = True
+        parts = step.place.split(b"/", 3)
+        if not step.staged and len(parts) == 4 and parts[1] == b"tree":
+            found |= behind.get(parts[2].decode(), set())
+    for tree in journal.trees:
+        if _touches(tree_dir(state, operation.id, tree.layer), tree.root, path):
+            found |= behind[tree.layer]
+    return found if found or is_changed else None
+
+
+def _went_with(state: bytes, step: Step, changed: bytes, path: bytes) -> bool:
+    """Tell whether something was at a path that went away with a directory above it."""
+    if step.before is None or step.before.kind != "dir" or not path.startswith(changed + b"/"):
+        return False
+    return os.path.lexists(state + b"/operations/" + step.backup + path[len(changed) :])
+
+
+def _touches(upper: bytes, root: bytes, path: bytes) -> bool:
+    """Tell whether a layer over a root has something at a path or below it, or took away what was above it."""
+    if (root + b"/").startswith(path + b"/"):
+        return _has_file(upper)
+    if not path.startswith(root + b"/"):
+        return False
+    place = upper
+    for name in path[len(root) + 1 :].split(b"/"):
+        place += b"/" + name
+        try:
+            if not stat.S_ISDIR(os.lstat(place).st_mode):
+                return True
+        except OSError:
+            return False
+    return _has_file(place)
+
+
+def _has_file(directory: bytes) -> bool:
+    """Tell whether there is something in a directory that is none itself: a deletion is such a thing too."""
+    return any(files for _directory, _directories, files in os.walk(directory))
+
+
 def done_in(project: Project) -> list[Operation]:
     """Return the operations of the project that were done, the youngest first."""
     return [one for one in project.store.operations.latest(project.path, _ALL) if one.ending == "done"]
-
-
-def reversals_of(done: Sequence[Operation]) -> dict[OperationId, Operation]:
-    """Return, by operation, what took it back and was not itself taken back."""
-    found: dict[OperationId, Operation] = {}
-    gone: set[OperationId] = set()
-    for one in done:
-        if one.of is not None and one.id not in gone:
-            found.setdefault(one.of, one)
-            gone.add(one.of)
-    return found
 
 
 def _refuse_other_roots(journal: Journal) -> None:
@@ -331,7 +406,7 @@ def _reverse(
         raise UsageError(f"op {wanted.number} was rolled back: there is nothing to undo")
     if wanted.id in reversed_by:
         raise _already_reversed(wanted, reversed_by[wanted.id])
-    journal = read_journal(journal_file(project.store.state, wanted.id))
+    journal = journal_of(project.store.state, wanted)
     if journal is None or journal.end is None:
         raise UsageError(f"the backup of op {wanted.number} is gone", remedy="See `keep_days` in the settings.")
     _refuse_other_roots(journal)
@@ -387,7 +462,7 @@ def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) 
         if is_discard:
             _refuse_built_on(store, wanted, held, [*known])
         return task.replace(trees=trees, changed=wanted.changed if is_discard else 0)
-    first = read_journal(journal_file(store.state, wanted.origin or wanted.id), with_steps=False)
+    first = journal_of(store.state, wanted.replace(id=wanted.origin or wanted.id), with_steps=False)
     if first is None:
         return task
     if not journal.steps and not journal.git:
@@ -563,7 +638,7 @@ def _discarded(project: Project, operation: Operation) -> tuple[ChangeSet, dict[
     Where it was undone nothing is there to be told of: it is held again.
     """
     state = project.store.state
-    journal = read_journal(journal_file(state, operation.id))
+    journal = journal_of(state, operation)
     if journal is None or journal.end is None or journal.steps or journal.git:
         return None
     uppers: dict[bytes, list[bytes]] = {}
@@ -739,7 +814,7 @@ class _Trace:
             self._later = {}
             store = self._project.store
             for one in store.operations.later(self._operation.project, self._operation.number):
-                journal = read_journal(journal_file(store.state, one.id))
+                journal = journal_of(store.state, one)
                 for step in () if journal is None else journal.steps:
                     self._later.setdefault((one.roots[step.root], step.path), []).append(step.backup)
         return [place for place in self._later.get((self._operation.roots[root], path), ()) if place]
@@ -848,7 +923,7 @@ def backups_of(store: Store, file: FileRow) -> tuple[Backup, ...]:
 def find_journal(state: bytes, operation: Operation) -> Journal | None:
     """Return the journal of an operation, None where it is gone, was never ended or can't be read."""
     try:
-        journal = read_journal(journal_file(state, operation.id))
+        journal = journal_of(state, operation)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return None if journal is None or journal.end is None else journal

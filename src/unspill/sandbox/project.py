@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 from unspill.errors import (
     BwrapMissing,
@@ -216,7 +217,8 @@ class Project(Record):
     """A project that is open, with one of its sandboxes.
 
     Without a project `path` is the home directory, which can't be a project, and there is no root: nothing of it is
-    shown or changed. `warning` is about the calling program, where that imports from a root.
+    shown or changed. `warning` is about the calling program, where that imports from a root. `former_path` is that of a
+    project which has nothing at this path yet, and whose directory was known at another one.
     """
 
     path: bytes
@@ -227,6 +229,7 @@ class Project(Record):
     row: SandboxRow
     means: Means
     warning: str = ""
+    former_path: bytes | None = None
 
     def with_means(self, **changed: Any) -> Project:
         """Return the project with some of its means changed."""
@@ -563,16 +566,34 @@ def open_project(
     store = Store.open(locations.state)
     means = _find_means(store, decided, roots)
     found = os.stat(path)
+    before_ns = time.time_ns()
+    row = _row_of(store, path, name, found)
+    is_first = row.created_ns >= before_ns and len(store.sandboxes.of_project(path)) == 1
+    former = find_former(store, path, found) if is_first else ()
     return Project(
         path=path,
         home=home,
         locations=locations,
         roots=roots,
         store=store,
-        row=_row_of(store, path, name, found),
+        row=row,
         means=means,
         warning=warning,
+        former_path=former[0] if former else None,
     )
+
+
+def find_former(store: Store, project: bytes, found: os.stat_result) -> tuple[bytes, ...]:
+    """Return other paths that a project's directory had, by its device and inode; none that are still in use."""
+    paths = store.sandboxes.projects_at(found.st_dev, found.st_ino)
+    return tuple(path for path in paths if path != project and not _is_at(path, found.st_ino))
+
+
+def _is_at(path: bytes, inode: int) -> bool:
+    try:
+        return os.stat(path).st_ino == inode
+    except OSError:
+        return False
 
 
 def _find_means(store: Store, policy: Policy, roots: tuple[bytes, ...]) -> Means:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 from hashlib import blake2b
 
-from unspill.apply.guard import judge, lies_in, still_held
+from unspill.apply.guard import IgnoredFiles, judge, lies_in, still_held
+from unspill.apply.guard_git import View
 from unspill.changes.diff import (
     MAX_FILE_BYTES,
     MAX_LINES,
@@ -23,8 +24,9 @@ from unspill.changes.render import summary_lines
 from unspill.changes.scan import Reader, find_renames, join, read_up_to, scan
 from unspill.changes.select import select, with_parents
 from unspill.errors import DeniedError, UsageError
+from unspill.git.files import repository_of
 from unspill.layers.locks import lock_sandbox, upper_dir, work_dir
-from unspill.model.change import ChangeSet, Consent, Selection
+from unspill.model.change import ChangeSet, Consent, RootChanges, Selection
 from unspill.model.operation import Skipped
 from unspill.model.permission import Denied, HeldPath
 from unspill.model.plan import CacheLayer
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
     from unspill.apply.guard import Judged
     from unspill.git.state import Repository
-    from unspill.model.change import Change, Hunks, RootChanges
+    from unspill.model.change import Change, Hunks
     from unspill.model.operation import Why
     from unspill.model.plan import Places, Plan
     from unspill.model.run import Run
@@ -68,6 +70,21 @@ LARGEST_WITH_HUNKS = 16 << 20
 # As good as no bound
 _NO_BOUND = 1 << 40
 _MOST_REVIEWED = 200
+
+
+def find_trees(root: bytes, paths: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Return, by path, the tree that nobody wants to read file by file: git's own directory, or one that git ignores.
+
+    Files that are in none are left out.
+    """
+    found: dict[bytes, bytes] = {}
+    with Reader(root) as reader:
+        ignored = IgnoredFiles(View(RootChanges(root=root, changes=()), reader))
+        for path in paths:
+            tree = repository_of(path) or ignored.top_of(path)
+            if tree is not None:
+                found[path] = tree
+    return found
 
 
 def changes_of(project: Project, run: str | int | None) -> ChangeSet:

@@ -84,13 +84,13 @@ if TYPE_CHECKING:
     from unspill.runner import aio
     from unspill.runner.watch import AttachedTerminal
     from unspill.sandbox import apply, history, live, permits, review, sessions, upkeep
-    from unspill.sandbox.history import Backup
+    from unspill.sandbox.history import Backup, Changers
     from unspill.sandbox.planning import Command, RunSpec
     from unspill.sandbox.ports import WantedPorts
     from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import OnChange, RunResult
     from unspill.sandbox.sessions import Session
-    from unspill.sandbox.upkeep import Playground
+    from unspill.sandbox.upkeep import Playground, SandboxUsage
     from unspill.store.operations import FileRow
 
     # What one run is to have beyond the policy: the network, hosts, readable paths, secrets, roots
@@ -203,6 +203,11 @@ class Looking:
         return has_keeper(self._project.store.state, self._project.row.id)
 
     @property
+    def former_path(self) -> bytes | None:
+        """The path that the project's directory had before, where it is new at this one; see `unspill adopt`."""
+        return self._project.former_path
+
+    @property
     def recovered(self) -> tuple[Operation, ...]:
         """Operations that were interrupted, and that this opening has taken back (`rolled back`) or finished."""
         return self._recovered
@@ -301,10 +306,22 @@ class Looking:
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
         return history.blame_file(self._project, raw)
 
+    def find_changers(self, path: bytes) -> Changers:
+        """Return the runs that changed what is at an absolute path, or below it, as far as operations are kept."""
+        return history.find_changers(self._project, path)
+
     def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
         """Look which files that operations have touched are still there, and return their records by root and path."""
         history.rescan(self._project.store, self._project.path)
         return history.files_of(self._project.store, self._project.path, with_deleted=with_deleted)
+
+    def trees(self, files: Sequence[FileRow]) -> dict[int, bytes]:
+        """Return, by the id of a file, the tree that it is in: git's own directory, or one that git ignores."""
+        found: dict[int, bytes] = {}
+        for root in {file.root for file in files if os.path.isdir(file.root)}:
+            own = {file.path: file.id for file in files if file.root == root}
+            found |= {own[path]: os.path.join(root, tree) for path, tree in review.find_trees(root, own).items()}
+        return found
 
     def backups(self, file: FileRow) -> tuple[Backup, ...]:
         """Return the named backups of a file, the newest first."""
@@ -323,6 +340,10 @@ class Looking:
             UsageError: there is none, or more than one begins so.
         """
         return sessions.find_session(self._project, session)
+
+    def sandboxes(self) -> tuple[SandboxUsage, ...]:
+        """Return the sandboxes of the project by name, with what each one holds and whether something runs in it."""
+        return upkeep.list_sandboxes(self._project)
 
     def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
         """Return the latest runs, the youngest first."""

@@ -62,7 +62,7 @@ _DIRECTORY, _SECRET = "directory", "secret"
 _SMALL = 8192
 # Keys of facts in the store
 _CHANGED = "secrets changed by "
-_CLAIMED = "claims about "
+CLAIMED = "claims about "
 _CLAIMED_ANYWHERE = "claims of all directories"
 _TRUSTED = "tracked by the person in "
 _WRITTEN = "repository written by a command: "
@@ -457,7 +457,7 @@ class Claims:
 
     def __init__(self, store: Store, directory: bytes) -> None:
         self._store = store
-        self._key = _CLAIMED + directory.hex()
+        self._key = CLAIMED + directory.hex()
         self._known = set(_words(store, self._key))
         self._trusted_key = _TRUSTED + directory.hex()
         self._trusted = frozenset(_words(store, self._trusted_key))

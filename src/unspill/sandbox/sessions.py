@@ -12,8 +12,9 @@ import os
 
 from unspill.apply.edits import note_edit, record_edit
 from unspill.errors import ApplyFailed, UsageError
+from unspill.model.operation import reversals_of
 from unspill.record import Record
-from unspill.sandbox.history import done_in, reversals_of, undo_operation
+from unspill.sandbox.history import done_in, undo_operation
 from unspill.sandbox.scan import end_interrupted
 
 TYPE_CHECKING = False

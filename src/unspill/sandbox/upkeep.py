@@ -20,32 +20,35 @@ from unspill.apply.journal import journal_file, operation_dir, read_journal
 from unspill.apply.recover import recover_operations
 from unspill.changes.walk import measure
 from unspill.errors import (
-    PolicyError,
-    RootfsError,
+    HostError,
     SandboxUnavailable,
     StoreDamaged,
     StoreError,
     StoreTooNew,
+    UsageError,
 )
-from unspill.layers.lifecycle import PRUNED, homes_dir, is_being_pruned, project_key, sweep, sweep_operations
+from unspill.layers.lifecycle import PRUNED, is_being_pruned, project_key, sweep, sweep_operations
 from unspill.layers.locks import SandboxLock, is_abandoned, spill_dir, upper_dir
 from unspill.layers.mask import remove_old_masks
 from unspill.layers.trees import empty_tree, remove_tree
 from unspill.model.operation import OperationId
 from unspill.model.policy import DAY_NS
-from unspill.model.run import LayerId, RunId, SandboxId
+from unspill.model.run import RunId, SandboxId
 from unspill.record import Record
 from unspill.sandbox.history import catch_up, judge_files
-from unspill.sandbox.project import find_own_locations, find_own_policy, rootfs_directory
+from unspill.sandbox.project import find_own_locations, find_own_policy, with_held_roots
+from unspill.sandbox.review import changes_of
 from unspill.store.connection import is_id
 from unspill.store.copies import copied_ns, make_copy, put_back, remove_older
 from unspill.store.db import Store, check_state_dir, list_aside
+from unspill.store.projects import ProjectTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from unspill.model.operation import Operation
+    from unspill.sandbox.project import Project
     from unspill.store.layers import SandboxRow
 
 # What a run that happens to be the first of the day may wait for; the rest is done by the next ones.
@@ -53,7 +56,6 @@ _PATIENCE_S = 0.5
 _BLOCK = 512
 # Of a playground, by name
 _MOST_LISTED = 100
-_DATABASE = (b"/store.db", b"/store.db-wal", b"/store.db-shm", b"/copies")
 
 
 class Recovered(Record):
@@ -68,23 +70,6 @@ class Recovered(Record):
     copied_ns: int | None = None
     interrupted: tuple[Operation, ...] = ()
     aside: tuple[bytes, ...] = ()
-
-
-def get_status() -> Status:
-    """Say what the state directory holds and costs.
-
-    Raises:
-        StoreError: it can't be used.
-    """
-
-    locations = find_own_locations()
-    try:
-        rootfs = rootfs_directory(find_own_policy(locations), locations)
-    except (PolicyError, RootfsError):
-        # What is kept is told all the same
-        rootfs = locations.rootfs
-    with Store.open(locations.state) as store:
-        return status(store, locations.data, rootfs)
 
 
 def prune_now(*, dry_run: bool) -> Pruned:
@@ -288,12 +273,12 @@ def _prune(
     for family in going:
         gone = _with_family(pruned, store, family)
         is_late = deadline is not None and time.monotonic() > deadline
-        if not dry_run and (is_late or not _remove_family(store, family)):
+        if not dry_run and (is_late or not remove_family(store, family)):
             is_complete = False
             break
         pruned = gone
     if not dry_run:
-        _remove_runs(store, runs)
+        remove_runs(store, runs)
         store.sessions.remove_before(max(0, now_ns - days * DAY_NS))
         store.texts.remove_before(max(0, now_ns - days * DAY_NS))
         sweep_operations(store)
@@ -327,7 +312,7 @@ def _forgotten(store: Store) -> list[Operation]:
     return found
 
 
-def _remove_family(store: Store, family: Family) -> bool:
+def remove_family(store: Store, family: Family) -> bool:
     """Forget operations, then remove what they displaced; tell whether nobody needed them after all."""
     names = tuple(operation.id for operation in family.operations)
     known = [operation for operation in family.operations if store.operations.find(operation.id) is not None]
@@ -347,7 +332,7 @@ def _remove_family(store: Store, family: Family) -> bool:
             _unlink(mark)
         return False
     _forget_names(store, names)
-    if not all(remove_own_refs(store.state, name) for name in names):
+    if not all(remove_own_refs(store.state, operation) for operation in family.operations):
         # Without rows they are found again by their journals
         return False
     for name in names:
@@ -380,7 +365,8 @@ def _unlink(path: bytes) -> None:
         return
 
 
-def _remove_runs(store: Store, runs: tuple[RunId, ...]) -> None:
+def remove_runs(store: Store, runs: tuple[RunId, ...]) -> None:
+    """Forget runs, with output that was too long for their rows."""
     # Output without a row would be taken for that of a run whose row was lost
     for run in runs:
         remove_tree(spill_dir(store.state, run))
@@ -395,119 +381,55 @@ class Held(Record):
     bytes: int
 
 
-class Displaced(Record):
-    """What one operation displaced."""
-
-    operation: Operation
-    bytes: int
-
-
-class ProjectUsage(Record):
-    """What one project has besides: layers over tool caches, and a playground outside the state directory."""
-
-    path: bytes
-    caches: int
-    playground: bytes
-    playground_bytes: int
+def held_by(store: Store, sandbox: SandboxRow) -> Held:
+    """Return what a sandbox holds, by its layers."""
+    rows = store.layers.sealed(sandbox.id)
+    return Held(sandbox=sandbox, layers=len(rows), bytes=sum(disk_size(upper_dir(store.state, row.id)) for row in rows))
 
 
-class RootfsSizes(Record):
-    """What lies in the rootfs directory, outside the state directory: each rootfs by name, and what was fetched."""
+class SandboxUsage(Record):
+    """One sandbox of a project: what it holds, how often it was used, and whether something runs in it now.
 
-    directory: bytes
-    rootfs: tuple[tuple[str, int], ...] = ()
-    downloads_bytes: int = 0
-
-
-class Status(Record):
-    """Everything, part by part. `homes` are those of agents, with their sizes; `pending` are ids.
-
-    `aside` is what has no row, and databases that were damaged.
+    `held` counts paths; None where they can't be compared with the project. `last_ns` is when its last run began.
     """
 
-    state: bytes
-    database_bytes: int
-    held: tuple[Held, ...]
-    displaced: tuple[Displaced, ...]
-    projects: tuple[ProjectUsage, ...]
-    spilled_bytes: int
-    aside: tuple[bytes, ...]
-    aside_bytes: int
-    pending: tuple[str, ...]
-    rootfs_sizes: RootfsSizes
-    homes: tuple[tuple[bytes, int], ...] = ()
-
-    @property
-    def total_bytes(self) -> int:
-        """Return what the state directory takes, without playgrounds, agents' homes and the rootfs directory."""
-        return (
-            self.database_bytes
-            + self.spilled_bytes
-            + self.aside_bytes
-            + sum(part.bytes for part in self.held)
-            + sum(part.bytes for part in self.displaced)
-            + sum(part.caches for part in self.projects)
-        )
+    name: str
+    created_ns: int
+    held: int | None
+    held_bytes: int
+    runs: int
+    last_ns: int | None
+    running: int
 
 
-def status(store: Store, data: bytes, rootfs: bytes) -> Status:
-    """Look through the state directory; `data` has playgrounds and homes, `rootfs` is where every rootfs is."""
-    sandboxes = store.sandboxes.all()
-    operations = store.operations.all()
-    sizes = measured(store, [operation.id for operation in operations]) or {}
-    aside = (*sorted(list_aside(store.state).values()), *_databases_aside(store.state))
-    return Status(
-        state=store.state,
-        database_bytes=sum(_disk_size(store.state + part) for part in _DATABASE),
-        held=tuple(held for sandbox in sandboxes if (held := _held(store, sandbox)).layers),
-        displaced=tuple(Displaced(operation=one, bytes=sizes.get(one.id, 0)) for one in operations),
-        projects=tuple(_project(store, data, path) for path in sorted({row.project for row in sandboxes})),
-        spilled_bytes=sum(_disk_size(spill_dir(store.state, RunId(name))) for name in _ids(store.state + b"/runs")),
-        aside=aside,
-        aside_bytes=sum(map(_disk_size, aside)),
-        pending=tuple(_ids(store.state + b"/pending")),
-        rootfs_sizes=_rootfs_sizes(rootfs),
-        homes=_homes(data),
-    )
+def list_sandboxes(project: Project) -> tuple[SandboxUsage, ...]:
+    """Return the sandboxes of a project by name, each with what it holds."""
+    return tuple(_usage(project.replace(row=row)) for row in project.store.sandboxes.of_project(project.path))
 
 
-def _homes(data: bytes) -> tuple[tuple[bytes, int], ...]:
-    directory = homes_dir(data)
+def _usage(project: Project) -> SandboxUsage:
+    store, row = project.store, project.row
+    runs, last_ns = ProjectTable(store.transaction).tally(row.id)
+    held = held_by(store, row)
     try:
-        paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
-    except FileNotFoundError:
-        return ()
-    return tuple((path, _disk_size(path)) for path in paths)
-
-
-def _rootfs_sizes(directory: bytes) -> RootfsSizes:
-    """Return the sizes that the manifests tell: a rootfs has too many files to look at each."""
-    from unspill.rootfs.registry import Registry, measure_downloads  # lazy: rootfs
-
-    try:
-        ready = Registry(directory).list()
-    except RootfsError:
-        # One that is not to be trusted is nothing that we keep
-        return RootfsSizes(directory=directory)
-    sizes = tuple((found.name, found.manifest.size_bytes) for found in ready if found.manifest is not None)
-    return RootfsSizes(directory=directory, rootfs=sizes, downloads_bytes=measure_downloads(directory))
-
-
-def _held(store: Store, sandbox: SandboxRow) -> Held:
-    rows = store.layers.sealed(sandbox.id)
-    return Held(
-        sandbox=sandbox, layers=len(rows), bytes=sum(_disk_size(upper_dir(store.state, row.id)) for row in rows)
+        paths = len(set(changes_of(with_held_roots(project), None).paths())) if held.layers else 0
+    except (HostError, OSError, UsageError):
+        paths = None
+    return SandboxUsage(
+        name=row.name,
+        created_ns=row.created_ns,
+        held=paths,
+        held_bytes=held.bytes,
+        runs=runs,
+        last_ns=last_ns,
+        running=len(running_in(store, (row,))),
     )
 
 
-def _project(store: Store, data: bytes, path: bytes) -> ProjectUsage:
-    playground = _playground(data, path)
-    return ProjectUsage(
-        path=path,
-        caches=sum(_disk_size(upper_dir(store.state, LayerId(row.id))) for row in store.caches.sealed(path)),
-        playground=playground,
-        playground_bytes=_disk_size(playground),
-    )
+def running_in(store: Store, rows: Iterable[SandboxRow]) -> list[RunId]:
+    """Return the runs of sandboxes that are going on."""
+    own = {row.id for row in rows}
+    return [run.id for run in store.runs.unfinished() if run.sandbox in own and not is_abandoned(run)]
 
 
 class Playground(Record):
@@ -530,7 +452,7 @@ def look_at_playground(data: bytes, project: bytes) -> Playground:
     Raises:
         StoreError: it is no directory, or can't be read.
     """
-    path = _playground(data, project)
+    path = playground_of(data, project)
     try:
         # First: unlike a listing it refuses a link
         size, count = measure(path)
@@ -541,7 +463,7 @@ def look_at_playground(data: bytes, project: bytes) -> Playground:
     except OSError as error:
         raise StoreError(f"The playground {os.fsdecode(path)} can't be read: {error.strerror}.") from error
     names = tuple(
-        (name + b"/" * is_directory, _disk_size(os.path.join(path, name)))
+        (name + b"/" * is_directory, disk_size(os.path.join(path, name)))
         for name, is_directory in listed[:_MOST_LISTED]
     )
     return Playground(path=path, bytes=size, entries=count, names=names, left_out=max(0, len(listed) - _MOST_LISTED))
@@ -569,20 +491,13 @@ def empty_playground(store: Store, data: bytes, project: bytes) -> Playground:
     raise StoreError(f"The playground {os.fsdecode(found.path)} could not be emptied: {reason}.")
 
 
-def _playground(data: bytes, project: bytes) -> bytes:
+def playground_of(data: bytes, project: bytes) -> bytes:
+    """Return where a project's scratch directory is, or would be."""
     return os.path.join(data, b"playground", project_key(project))
 
 
-def _databases_aside(state: bytes) -> Iterable[bytes]:
-    names = sorted(name for name in os.listdir(state) if name.startswith(b"store.db.damaged-"))
-    return (os.path.join(state, name) for name in names)
-
-
-def _ids(path: bytes) -> list[str]:
-    return sorted(filter(is_id, os.listdir(os.fsdecode(path))))
-
-
-def _disk_size(path: bytes) -> int:
+def disk_size(path: bytes) -> int:
+    """Return what a file, or a directory with all in it, takes on the disk; 0 if it can't be read."""
     try:
         return os.lstat(path).st_blocks * _BLOCK + measure(path)[0]
     except NotADirectoryError:

@@ -81,6 +81,11 @@ class SandboxTable(Table):
         rows = self._db.rows(f"SELECT {_SANDBOX} FROM sandboxes WHERE project = ? ORDER BY name", (project,))
         return tuple(map(_to_sandbox, rows))
 
+    def projects_at(self, device: int, inode: int) -> tuple[bytes, ...]:
+        """Return the projects whose directory had this device and inode when they were last used."""
+        sql = "SELECT DISTINCT project FROM sandboxes WHERE device = ? AND inode = ? ORDER BY project"
+        return tuple(as_blob(row[0]) for row in self._db.rows(sql, (to_signed(device), to_signed(inode))))
+
     def mark(self, sandbox: SandboxId) -> None:
         """Remember that something in the project's top directory marked it as a project."""
         self._db.change("UPDATE sandboxes SET marked = 1 WHERE id = ? AND marked = 0", (sandbox,))

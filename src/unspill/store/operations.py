@@ -49,7 +49,7 @@ _BACKUP = "name, file, operation, place, recorded_ns, kind, mode, inode, size, m
 
 
 # So many are read at first, and if they are not enough, more
-_PORTIONS = (100, 1000, 1_000_000)
+_PORTIONS = (40, 1000, 1_000_000)
 
 
 class OperationTable(Table):

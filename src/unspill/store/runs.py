@@ -214,10 +214,10 @@ class RunTable(Table):
         )
         return tuple(map(_to_run, self._db.rows(sql, (session, project))))
 
-    def count(self, sandbox: SandboxId, beginning: bytes) -> int:
-        """Return how many runs of a sandbox there are whose words, with NUL between them, begin like this."""
-        sql = "SELECT count(*) FROM runs WHERE sandbox = ? AND substr(argv, 1, ?) = ?"
-        return as_int(self._db.rows(sql, (sandbox, len(beginning), beginning))[0][0])
+    def count(self, sandbox: SandboxId, beginning: bytes, *, since: int = 0) -> int:
+        """Return how many runs of a sandbox, from a number on, have words that begin like this; NUL is between them."""
+        sql = "SELECT count(*) FROM runs WHERE sandbox = ? AND number >= ? AND substr(argv, 1, ?) = ?"
+        return as_int(self._db.rows(sql, (sandbox, since, len(beginning), beginning))[0][0])
 
     def unfinished(self) -> tuple[UnfinishedRun, ...]:
         """Return the runs of all sandboxes that have no end yet."""

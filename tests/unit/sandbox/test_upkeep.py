@@ -28,8 +28,9 @@ from unspill.model.policy import GIB, Policy
 from unspill.permissions.question import make_question
 from unspill.rootfs.registry import Registry
 from unspill.sandbox.history import backups_of, files_of
+from unspill.sandbox.projects import status
 from unspill.sandbox.sandbox import do_daily
-from unspill.sandbox.upkeep import Family, Pruned, Recovered, choose, find_families, prune, recover_now, status
+from unspill.sandbox.upkeep import Family, Pruned, Recovered, choose, find_families, prune, recover_now
 from unspill.store.copies import BEFORE_MIGRATION, copied_ns, make_copy
 from unspill.store.db import Store, list_aside
 from unspill.store.migrations import MIGRATIONS
