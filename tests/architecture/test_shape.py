@@ -17,8 +17,9 @@ from tests.architecture.sources import ROOT
 # What is there now, and where it is to go
 BOUNDS = {
     # Five for `unspill setup`: its verb, the agents, their settings, the canary, the model that plays it. Two for whole
-    # agents: the verb and their homes. Three for the standby: its client in two parts, and itself
-    "files": (166, 130),
+    # agents: the verb and their homes. Three for the standby: its client in two parts, and itself.
+    # One for the log, which was a part of the history
+    "files": (167, 130),
     "most_files_in_a_package": (22, 15),
     "circles": (0, 0),
     "modules in circles": (0, 0),

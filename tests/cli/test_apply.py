@@ -210,7 +210,7 @@ def test_a_conflict_is_left_alone_and_can_be_decided_either_way(ground: Ground) 
     assert [(ground.project / name).read_text() for name in ("one", "two")] == ["ours\n", "theirs\n"]
     assert typed(ground, "changes")[0] == "Nothing is held.\n"
     # Overwriting is an operation like any other
-    typed(ground, "undo", "2")
+    typed(ground, "undo", "op2")
     assert (ground.project / "one").read_text() == "theirs\n"
 
 
@@ -245,7 +245,7 @@ def test_undo_leaves_what_was_changed_since_and_says_how_to_get_at_it(ground: Gr
 def test_undo_of_an_older_operation(ground: Ground) -> None:
     for name in ("a", "b"):
         typed(ground, "run", "-q", "--", "touch", name)
-    for word in ("op1", "2"):
+    for word in ("op1", "run2"):
         typed(ground, "undo", word)
     assert listing(ground) == []
     _stdout, stderr = typed(ground, "undo", "op1", code=2)
@@ -266,7 +266,7 @@ def test_undo_of_an_older_operation(ground: Ground) -> None:
         (("undo",), "there is nothing to undo"),
         (("redo",), "there is nothing to redo"),
         (("undo", "op5"), "no such operation: 5"),
-        (("undo", "five"), "no such operation: five"),
+        (("undo", "five"), "no such run or operation: 'five'"),
         (("redo", "1", "2"), "too many arguments: 2"),
         (("apply", "missing"), "missing has no changes"),
         (("apply", "--glob", "*.x"), "no change matches *.x"),
@@ -368,10 +368,14 @@ def test_log_has_runs_and_operations_by_time(ground: Ground) -> None:
     typed(ground, "undo")
     typed(ground, "run", "-q", "--", "true")
     lines = typed(ground, "log")[0].splitlines()
-    assert [line[:6].strip() for line in lines] == ["2", "op 2", "op 1", "1"]
-    assert lines[1].split()[4:] == ["undo", "1", "changed", "of", "op", "1"]
-    assert lines[2].split()[4:] == ["apply", "1", "changed,", "1", "skipped", "of", "run", "1"]
-    assert len(typed(ground, "log", "--limit", "3")[0].splitlines()) == 3
+    assert [line.split()[0] for line in lines] == ["run2", "run1"]
+    assert "  no change " in lines[0]
+    assert "  2 changed, op1 undone, held  " in lines[1]
+    lines = typed(ground, "log", "--all")[0].splitlines()
+    assert [line.split()[0] for line in lines] == ["run2", "op2", "op1", "run1"]
+    assert lines[1].split()[2:] == ["undo", "1", "changed", "of", "op", "1"]
+    assert lines[2].split()[2:] == ["apply", "1", "changed,", "1", "skipped,", "undone", "of", "run", "1"]
+    assert len(typed(ground, "log", "--all", "--limit", "3")[0].splitlines()) == 3
     value = json.loads(typed(ground, "log", "--json")[0])
     assert [run["number"] for run in value["runs"]] == [2, 1]
     assert [(one["number"], one["kind"]) for one in value["operations"]] == [(2, "undo"), (1, "apply")]
@@ -471,7 +475,7 @@ def test_show_of_an_operation(ground: Ground) -> None:
     assert (value["number"], value["changed"], value["asked_by"]) == (1, 2, "run")
     assert [(left["path"], left["why"]) for left in value["left"]] == [(".envrc", "held")]
     # A number alone is a run's
-    assert typed(ground, "show", "1")[0].startswith("run 1 (")
+    assert typed(ground, "show", "run1")[0].startswith("run 1 (")
 
 
 def test_show_of_a_run_says_what_became_of_its_changes(ground: Ground) -> None:
@@ -482,23 +486,27 @@ def test_show_of_a_run_says_what_became_of_its_changes(ground: Ground) -> None:
     typed(ground, "apply")
     typed(ground, "run", "-q", "--discard", "-c", "touch e")
     typed(ground, "run", "-q", "-c", "true")
-    last = [typed(ground, "show", run)[0].splitlines()[-1] for run in "1234"]
+    last = [typed(ground, "show", f"run{run}")[0].splitlines()[-1] for run in "1234"]
+    assert last.pop().startswith("started: "), "of a run without changes there is nothing to tell"
     assert last == [
         "changed 2 paths: applied by op 1 (unspill show op1)",
         "changed 2 paths: applied by op 3 (unspill show op3), op 4 (unspill show op4)",
         "changed 1 path: no operation on record applied them",
-        f"directory: {ground.project}",
     ]
 
 
-def test_the_number_of_an_operation_is_known_for_one(ground: Ground) -> None:
+def test_a_number_alone_is_refused_with_what_it_may_mean(ground: Ground) -> None:
     typed(ground, "run", "-q", "-c", "touch a b")
     typed(ground, "undo")
-    _stdout, stderr = typed(ground, "show", "2", code=2)
-    assert stderr.splitlines() == [
-        "unspill: no such run: 2",
-        "  There is an operation with this number: `unspill show op2`.",
-    ]
+    for verb, number, meant in (
+        ("show", "2", "op2: undo."),
+        ("undo", "1", 'run1: /bin/sh -c "touch a b"; op1: apply.'),
+    ):
+        _stdout, stderr = typed(ground, verb, number, code=2)
+        assert stderr.splitlines() == [
+            f"unspill: {number} alone may be a run or an operation",
+            f"  Say which. {meant}",
+        ]
 
 
 def test_what_git_keeps_for_itself_is_one_line_of_an_apply_too(ground: Ground) -> None:

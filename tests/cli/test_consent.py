@@ -100,7 +100,7 @@ def test_what_was_not_shown_on_a_terminal_was_not_shown(ground: Ground, how: str
 
 def test_a_diff_as_json_or_of_a_run_counts_for_nothing_on_a_terminal_either(ground: Ground) -> None:
     hold(ground, "echo one > .envrc")
-    for words in (("diff", "--json"), ("diff", "--run", "1"), ("changes",), ("show", "1")):
+    for words in (("diff", "--json"), ("diff", "--run", "1"), ("changes",), ("show", "run1")):
         assert at_terminal(*words, cwd=ground.project)[0] == 0
     assert run_cli("apply", "--include", advised(summary(ground)), cwd=ground.project).returncode == 4
 

@@ -109,7 +109,7 @@ def test_what_is_dangerous_needs_more_than_a_reflex(ground: Ground) -> None:
     assert (code, stdout) == (0, "plain\n")
     assert "WITHOUT a sandbox" in stderr
     assert "not sandboxed" in typed(ground, "log")[0]
-    assert not told(ground, "show", "1")["sandboxed"]
+    assert not told(ground, "show", "run1")["sandboxed"]
 
 
 def test_the_queue_gives_up_at_its_deadline(ground: Ground) -> None:

@@ -119,8 +119,8 @@ def test_discard_lists_what_it_drops_and_undo_brings_it_back(held: Ground) -> No
     assert json.loads(text_of(held, "discard", "--json")) == {"discarded_changes": 1, "operation": 2}
     held.sandbox("other").run("touch x")
     assert text_of(held, "discard", "--sandbox", "other").startswith("Discarded 1 held change (op 3).")
-    assert "  discard " in text_of(held, "log")
-    text_of(held, "undo", "1")
+    assert ", discarded op1 " in text_of(held, "log")
+    text_of(held, "undo", "op1")
     assert text_of(held, "changes").partition("\n")[2].rstrip() == listed
 
 
@@ -134,7 +134,7 @@ def test_log_lists_runs_the_youngest_first(held: Ground) -> None:
     held.sandbox().run("exit 7")
     held.sandbox().run("sleep 9", timeout=0.2)
     lines = text_of(held, "log").splitlines()
-    assert [line.split()[0] for line in lines] == ["4", "3", "2", "1"]
+    assert [line.split()[0] for line in lines] == ["run4", "run3", "run2", "run1"]
     assert "TimedOut" in lines[0]
     assert "exit 7" in lines[1]
     assert "exit 0" in lines[2]
@@ -156,26 +156,27 @@ def test_log_of_nothing(ground: Ground) -> None:
 
 
 def test_show_tells_all_of_one_run(held: Ground) -> None:
-    lines = text_of(held, "show", "2").splitlines()
+    lines = text_of(held, "show", "run2").splitlines()
     assert lines[0].startswith("run 2 (")
     assert lines[0].endswith("in sandbox 'default': exit 0")
     assert lines[1].startswith("command: /bin/sh -c ")
     assert lines[2] == f"directory: {held.project}"
-    assert lines[3:7] == ["stdout: 5 bytes", "  said", "stderr: 4 bytes", "  bad"]
-    assert lines[7:9] == ["changes:", "2 added, 1 with changed metadata"]
+    assert re.fullmatch(r"started: [-0-9]+ [:0-9]+, took \d+\.\ds", lines[3])
+    assert lines[4:8] == ["stdout: 5 bytes", "  said", "stderr: 4 bytes", "  bad"]
+    assert lines[8:10] == ["changes:", "2 added, 1 with changed metadata"]
     by_id = held.sandbox().find_run(2).id
     assert text_of(held, "show", by_id).splitlines() == lines
 
 
 def test_show_as_json(held: Ground) -> None:
-    value = json.loads(text_of(held, "show", "--json", "1"))
+    value = json.loads(text_of(held, "show", "--json", "run1"))
     assert (value["number"], value["held"], value["changed"]) == (1, True, 3)
     assert value["argv"][:2] == ["/bin/sh", "-c"]
 
 
 def test_show_is_safe_to_print(ground: Ground) -> None:
     ground.sandbox().run(r"printf '\033]0;evil\007\377\n'; : '$(printf \033)'")
-    done = run_cli("show", "1", cwd=ground.project)
+    done = run_cli("show", "run1", cwd=ground.project)
     assert b"\x1b" not in done.stdout
     assert b"\xff" not in done.stdout
 
@@ -184,7 +185,8 @@ def test_show_is_safe_to_print(ground: Ground) -> None:
     ("words", "message"),
     [
         (("show",), "no run or operation given"),
-        (("show", "99"), "no such run: 99"),
+        (("show", "99"), "no such run or operation: 99"),
+        (("show", "run99"), "no such run: 99"),
         (("show", "nonsense"), "no such run or operation: 'nonsense'"),
         (("show", "1", "2"), "too many arguments: 2"),
         (("changes", "--run", "99"), "no such run: 99"),
@@ -217,7 +219,7 @@ def test_what_was_discarded_is_said_so(held: Ground) -> None:
     done = run_cli("changes", "--run", "1", cwd=held.project)
     assert done.returncode == 2
     assert b"run 1 has no held changes" in done.stderr
-    assert "changes:" not in text_of(held, "show", "1")
+    assert "changes:" not in text_of(held, "show", "run1")
 
 
 def test_output_into_a_closed_pipe_is_quiet(held: Ground) -> None:
@@ -252,7 +254,7 @@ def lines_of(ground: Ground, *words: str) -> list[str]:
 
 def test_reads_are_counted_in_one_line(read: Ground) -> None:
     lines = lines_of(read)
-    assert [line.split()[0] for line in lines] == ["2", "1", "and"]
+    assert [line.split()[0] for line in lines] == ["run2", "run1", "and"]
     assert lines[0].endswith(f"  write {read.inside()}/a b")
     assert lines[1].endswith('"echo first"')
     assert lines[2] == "and 9 file reads (list with --all)"
@@ -260,8 +262,8 @@ def test_reads_are_counted_in_one_line(read: Ground) -> None:
 
 def test_they_take_no_line_of_others(read: Ground) -> None:
     """Control: with all of them, the last two are reads."""
-    assert [line.split()[0] for line in lines_of(read, "--limit", "2")] == ["2", "1", "and"]
-    assert [line.split()[0] for line in lines_of(read, "--limit", "2", "--all")] == ["11", "10"]
+    assert [line.split()[0] for line in lines_of(read, "--limit", "2")] == ["run2", "run1", "and"]
+    assert [line.split()[0] for line in lines_of(read, "--limit", "2", "--all")] == ["run11", "run10"]
 
 
 def test_all_of_them_are_there_and_readable(read: Ground) -> None:
@@ -312,7 +314,7 @@ def test_no_other_command_can_hide_among_them(ground: Ground) -> None:
     sandbox.run(["/bin/sh", "-c", "echo harm > harm", "unspill-list", "."])
     sandbox.run(["/bin/sh", "-c", b"echo harm > harm\n" + script, "unspill-list", "/", "1", "10"])
     sandbox.run(["/bin/sh", "-c", script + b"\necho harm > harm", "unspill-list", "/", "1", "10"])
-    assert [line.split()[0] for line in lines_of(ground)] == ["4", "3", "2", "and"]
+    assert [line.split()[0] for line in lines_of(ground)] == ["run4", "run3", "run2", "and"]
     assert [verb_of(run) for run in sandbox.runs()] == [None, None, None, f"list {ground.inside()}"]
 
 

@@ -172,7 +172,7 @@ def test_without_a_project_it_runs_anywhere_and_changes_nothing(ground: Ground) 
     assert not (ground.home / "made").exists()
     (record,) = json.loads(run_cli("log", "--no-project", "--json", cwd=ground.home).stdout)["runs"]
     assert record["number"] == 1
-    assert run_cli("show", "--no-project", "1", cwd=ground.home).returncode == 0
+    assert run_cli("show", "--no-project", "run1", cwd=ground.home).returncode == 0
     listed = json.loads(run_cli("playground", "--no-project", "--json", cwd=ground.home).stdout)
     assert [entry["name"] for entry in listed["names"]] == ["made"]
     for words, said in (

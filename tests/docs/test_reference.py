@@ -139,7 +139,7 @@ def test_json_has_the_documented_fields(tmp_path: Path, bwrap: Path) -> None:
         assert set(change.get("entry", fields("entry"))) == fields("entry")
     (record,) = answer(demo, "log")["runs"]
     assert set(record) == fields("run")
-    assert answer(demo, "show", "1") == {**record, "connections": [], "denials": [], "ports": []}
+    assert answer(demo, "show", "run1") == {**record, "connections": [], "denials": [], "ports": []}
     assert set(answer(demo, "diff")) == fields("`diff`")
     assert set(answer(demo, "discard")) == fields("`discard`")
     assert set(answer(demo, "doctor")) == fields("`doctor`")

@@ -165,7 +165,7 @@ def test_home_holds_only_what_the_documents_say(programs: Path, demo: Path, bwra
         (["run", "--frob", "--", "ls"], 125, "unspill: unknown option --frob\n  See `unspill run --help`."),
         (["run", "--project", "/", "--", "ls"], 125, "unspill: / can't be a root: it is the whole file system."),
         (["run", "--working-dir", "nowhere", "--", "ls"], 125, "unspill: Working directory does not exist: "),
-        (["show", "77"], 2, "unspill: no such run: 77\n  See `unspill log`."),
+        (["show", "77"], 2, "unspill: no such run or operation: 77\n  See `unspill log`."),
     ],
 )
 def test_what_is_typed_wrong_is_answered_with_what_to_do(

@@ -370,7 +370,7 @@ def test_the_command_line_says_where_a_port_is_and_records_what_went_through(gro
         assert f"reaches http://127.0.0.1:{other.port} of this machine" in told[2]
         assert ask(int(found[1])) == b"question"
         person.end()
-    shown = cli("show", "1")
+    shown = cli("show", "run1")
     assert f"  published 8000 at 127.0.0.1:{found[1]}: 1 connection, 8 bytes in, 8 bytes out" in shown
-    assert json.loads(cli("show", "--json", "1"))["ports"][0]["connections"] == 1
+    assert json.loads(cli("show", "--json", "run1"))["ports"][0]["connections"] == 1
     assert "published port 8000 of sandbox" in cli("audit")

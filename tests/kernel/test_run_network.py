@@ -174,11 +174,11 @@ def test_a_host_that_was_allowed_to_one_run_is_for_that_run_only(net: Internet) 
 def test_what_a_run_reached_and_what_not_is_in_its_record(net: Internet) -> None:
     both = "curl -sSf https://example.org/hello; curl -sSf https://evil.org/hello"
     result = net.run(both, "example.org", after="hold")
-    shown = net.cli("show", str(result.number))
+    shown = net.cli("show", f"run{result.number}")
     assert "example.org:443" in shown.stdout, shown
     assert "evil.org:443" in shown.stdout
     assert "--allow-host evil.org" in shown.stdout
-    told = json.loads(net.cli("show", "--json", str(result.number)).stdout)
+    told = json.loads(net.cli("show", "--json", f"run{result.number}").stdout)
     (made,) = told["connections"]
     assert (made["host"], made["port"], made["verdict"]) == ("example.org", 443, "allowed")
     assert made["up"] == result.connections[0].up

@@ -124,7 +124,11 @@ def test_the_log_tells_what_is_held_from_what_is_not(ground: Ground) -> None:
     typed(ground, "run", "-q", "--hold", "--", "touch", "two")
     typed(ground, "run", "-q", "--", "true")
     log = typed(ground, "log")[1].splitlines()
-    assert ["no change" in log[0], "1 changed, held" in log[1], "1 changed  " in log[2]] == [True, True, True]
+    assert ["no change" in log[0], "1 changed, held" in log[1], "1 changed, not applied" in log[2]] == [
+        True,
+        True,
+        True,
+    ]
     typed(ground, "discard")
     assert "held" not in typed(ground, "log")[1]
 

@@ -267,7 +267,7 @@ def test_where_there_is_no_live_sandbox_a_run_does_without(
 def test_what_is_printed_is_in_no_record_unescaped(ground: Ground, person: Person) -> None:
     _code, seen = run_at(person, "run", "-c", r"printf 'a\033]0;title\007b\033[8mc\n'", cwd=ground.project)
     assert "\x1b]0;title\x07" in seen
-    for words in (("show", "1"), ("show", "1", "--json")):
+    for words in (("show", "run1"), ("show", "run1", "--json")):
         found = run_cli(*words, cwd=ground.project)
         assert b"title" in found.stdout
         assert b"\x1b" not in found.stdout + found.stderr

@@ -25,7 +25,7 @@ from unspill.apply.journal import (
     write_end,
     write_journal,
 )
-from unspill.apply.perform import keep_edits, look_again, perform, sync_done, sync_staged, wait_for_opens
+from unspill.apply.perform import NOT_EMPTY, keep_edits, look_again, perform, sync_done, sync_staged, wait_for_opens
 from unspill.apply.recover import changed_paths, finish, forget, remove_staging, roll_back, settle_mark, tidy_up
 from unspill.apply.staging import opened_and_closed
 from unspill.apply.steps import OpenDirs, move_upper
@@ -58,7 +58,7 @@ class Task(Record):
     until nobody has them mounted any more; `restored` are held again. `check` is the last word before anything live
     changes: it raises where that is not wanted any more. `changed` counts what is changed besides steps: with it the
     operation is recorded even if there is no step. `paths` are those that a discard is about, none for all. `flagged`
-    says, told what was skipped, which paths to write down as flagged.
+    says, told what was skipped, which paths to write down as flagged. `is_dry`: only what would be done is found out.
     """
 
     kind: OperationKind
@@ -79,6 +79,7 @@ class Task(Record):
     paths: tuple[tuple[bytes, bytes], ...] = ()
     check: Callable[[], None] | None = None
     flagged: Callable[[Sequence[Skipped]], tuple[tuple[bytes, str], ...]] | None = None
+    is_dry: bool = False
 
 
 def operate(store: Store, task: Task) -> Operation:
@@ -189,6 +190,8 @@ class _Work:
         try:
             self._take_layers()
             journal = self._prepare()
+            if self._task.is_dry:
+                return self._planned(journal)
             if journal.steps or journal.git or self._task.changed:
                 end = self._perform(journal)
         except BaseException as error:
@@ -199,6 +202,25 @@ class _Work:
             return self._operation.replace(number=0, left=tuple(self._skipped), notes=(*journal.operation.notes, *kept))
         return self._finish(journal.replace(end=end))
 
+    def _planned(self, journal: Journal) -> Operation:
+        """Return what the operation would do, and remove what was staged for it."""
+        self._take_back(None, None)
+        staying: dict[tuple[int, bytes], Skipped] = {}
+        for step in journal.steps:
+            # Steps that take a directory away fail where something stays in it
+            stays = (one.root == step.root and one.path.startswith(step.path + b"/") for one in self._skipped)
+            if step.action == "take" and any(stays):
+                left = Skipped(root=step.root, path=step.path, why="conflict", reason=NOT_EMPTY)
+                staying[step.root, step.path] = left
+        self._skipped += staying.values()
+        done = [index for index, step in enumerate(journal.steps) if (step.root, step.path) not in staying]
+        if _changes_nothing([journal.steps[index] for index in done]):
+            done = []
+        paths = changed_paths(journal, done, ["moved"] * len(journal.git), self._slight)
+        return self._operation.replace(
+            number=0, left=tuple(self._skipped), changed=len(paths) + self._task.changed, paths=paths
+        )
+
     def _prepare(self) -> Journal:
         """Make steps, staged entries and the journal; nothing live has changed when this returns."""
         draft = Draft(self._id, self._dirs, lambda: self._store.operations.next_number(self._task.project))
@@ -208,7 +230,7 @@ class _Work:
         self._slight = draft.slight
         self._arriving = draft.arriving
         is_recorded = bool(steps or draft.git or self._task.changed)
-        number = draft.number() if is_recorded else 0
+        number = draft.number() if is_recorded and not self._task.is_dry else 0
         self._operation = self._operation.replace(number=number, notes=tuple(draft.notes))
         journal = Journal(
             operation=self._operation.replace(left=tuple(self._skipped)),
@@ -219,7 +241,7 @@ class _Work:
             staging=self._dirs.staging if any(self._dirs.staged) else b"",
             paths=self._task.paths,
         )
-        if is_recorded:
+        if is_recorded and not self._task.is_dry:
             sync_staged(self._dirs, steps, everything=bool(draft.git))
             if self._task.check is not None:
                 self._task.check()

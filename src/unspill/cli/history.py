@@ -7,29 +7,37 @@
 from __future__ import annotations
 
 from unspill.changes.render import safe_text, summary_lines
-from unspill.cli.main import EVENTS, NO_PROJECT, SESSION, Option, is_operation, open_sandbox, operation_word, verb
+from unspill.cli.log import (
+    about_operation,
+    command_text,
+    duration_text,
+    ending_text,
+    find_named,
+    find_original,
+    operation_of,
+)
+from unspill.cli.main import EVENTS, NO_PROJECT, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     advised,
     connection_lines,
     count_text,
-    decoded,
+    fit,
     flagged_lines,
     operation_exit_code,
     operation_form,
-    outcome_form,
-    output_form,
     port_lines,
     print_json,
     print_operation,
     refused_lines,
+    run_form,
+    seen_from_here,
     skipped_lines,
     traffic_form,
     when_text,
 )
 from unspill.errors import UsageError
-from unspill.model.run import Run, exit_code_of
+from unspill.model.run import Run
 from unspill.policy.paths import quote, show_line
-from unspill.sandbox.files import runs_but_reads, verb_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,31 +55,7 @@ _ALL = 1_000_000
 # Of as many operations it is known which run they applied
 _MOST_APPLIED = 1000
 _PROMPT_SHOWN = 100
-
-
-@verb(
-    "List the runs of this sandbox and the operations on its project, newest first.",
-    Option(name="--limit", metavar="N", help="how many to list (default 20)"),
-    Option(name="--all", help="also list reads by file tools, which are otherwise only counted"),
-    NO_PROJECT.replace(help="list the runs without a project"),
-)
-def log(arguments: Arguments) -> int:
-    """List runs and operations."""
-    limit = arguments.count("--limit", 20)
-    sandbox = open_sandbox(arguments)
-    runs, reads = (sandbox.runs(limit=limit), 0) if arguments.flag("--all") else runs_but_reads(sandbox, limit)
-    operations = sandbox.operations(limit=limit)
-    if arguments.flag("--json"):
-        forms = [operation_form(operation) for operation in operations]
-        print_json({"runs": [run_form(record) for record in runs], "operations": forms, "file_reads": reads})
-        return 0
-    lines = [(record.started_ns, _run_line(record)) for record in runs]
-    lines += [(operation.at_ns, _operation_line(sandbox, operation)) for operation in operations]
-    for _at, line in sorted(lines, key=lambda pair: -pair[0])[:limit]:
-        print(line)
-    if reads:
-        print(f"and {count_text(reads, 'file read')} (list with --all)")
-    return 0
+_COMMAND_SHOWN = 60
 
 
 @verb("List the sessions of agents in this project, the newest first.")
@@ -92,7 +76,7 @@ def sessions(arguments: Arguments) -> int:
 
 
 @verb(
-    "Show one run (5) or one operation (op5): what it was, how it ended, what it changed.",
+    "Show one run (run5, @ for the last) or one operation (op5): what it was, how it ended, what it changed.",
     SESSION.replace(help="show what an agent did in its session, in order (default: the last one)"),
     NO_PROJECT.replace(help="show a run without a project"),
     positional="RUN|OP",
@@ -103,9 +87,9 @@ def show(arguments: Arguments) -> int:
     if arguments.flag("--session"):
         return _show_session(arguments)
     if not arguments.words:
-        raise UsageError("no run or operation given", remedy="Name one from `unspill log`: 5 or op5.")
+        raise UsageError("no run or operation given", remedy="Name one from `unspill log`: run5 or op5.")
     sandbox = open_sandbox(arguments)
-    found = _find(sandbox, arguments.words[0])
+    found = find_named(sandbox, arguments.words[0])
     if arguments.flag("--json"):
         if isinstance(found, Run):
             traffic = sandbox.traffic(found.id)
@@ -124,8 +108,9 @@ def show(arguments: Arguments) -> int:
     "Undo an operation, by default the last one. Files that changed since are skipped.",
     SESSION.replace(help="undo all that an agent's session changed (default: the last one)"),
     Option(name="--to", metavar="OP", help="with --session: only what came after this operation"),
+    Option(name="--dry-run", help="say what would be undone, and change nothing"),
     EVENTS,
-    positional="[OP]",
+    positional="[OP|RUN]",
     most=1,
 )
 def undo(arguments: Arguments) -> int:
@@ -135,10 +120,12 @@ def undo(arguments: Arguments) -> int:
     if arguments.flag("--to"):
         raise UsageError("--to works with --session only", remedy="Add `--session`.")
     sandbox = open_sandbox(arguments)
+    if arguments.flag("--dry-run"):
+        return _show_undo(arguments, sandbox)
     return _reverse(arguments, sandbox, sandbox.undo)
 
 
-@verb("Redo what an undo reversed, by default the last undo.", EVENTS, positional="[OP]", most=1)
+@verb("Redo what an undo reversed, by default the last undo.", EVENTS, positional="[OP|RUN]", most=1)
 def redo(arguments: Arguments) -> int:
     """Redo what an undo reversed."""
     sandbox = open_sandbox(arguments)
@@ -164,7 +151,7 @@ def _undo_session(arguments: Arguments) -> int:
     print(f"Undid session {safe_text(name)}{after} ({counts}).")
     for operation in done:
         if operation.left:
-            print(f"op {_find_original(sandbox, operation)}, skipped:")
+            print(f"op {find_original(sandbox, operation)}, skipped:")
             print("\n".join(skipped_lines(operation, sandbox)))
     return max(map(operation_exit_code, done))
 
@@ -201,7 +188,7 @@ def _step_line(record: Run, operations: Sequence[Operation], session: Session) -
     if operations:
         parts = (f"op {one.number}, {count_text(one.changed, 'change')}{_undone(one, session)}" for one in operations)
         changed = "; ".join(parts)
-    return f"  run {record.number}: {command[:120]} ({_ending(record)}, {changed})"
+    return f"  run {record.number}: {command[:120]} ({ending_text(record)}, {changed})"
 
 
 def _edit_line(sandbox: Sandbox, operation: Operation, session: Session) -> str:
@@ -228,96 +215,67 @@ def _session_form(session: Session) -> dict[str, Any]:
     }
 
 
-def run_form(run: Run) -> dict[str, Any]:
-    """Return the record of a run."""
-    return {
-        "run": run.id,
-        "number": run.number,
-        "argv": [decoded(word) for word in run.argv],
-        "cwd": decoded(run.cwd),
-        "started_ns": run.started_ns,
-        "ended_ns": run.ended_ns,
-        "outcome": outcome_form(run.outcome),
-        "stdout": output_form(run.stdout),
-        "stderr": output_form(run.stderr),
-        "changed": run.changed,
-        "held": run.held,
-        "sandboxed": run.sandboxed,
-        "argv_left_out": run.argv_left_out,
-    }
+def _show_undo(arguments: Arguments, sandbox: Sandbox) -> int:
+    """Say what an undo would do."""
+    word = arguments.words[0] if arguments.words else None
+    planned = sandbox.undo(None if word is None else operation_of(sandbox, word).id, dry_run=True)
+    if arguments.flag("--json"):
+        print_json(operation_form(planned))
+        return operation_exit_code(planned)
+    of = find_original(sandbox, planned)
+    print(f"Would undo op {of} ({count_text(planned.changed, 'change')}){_behind(sandbox, planned)}")
+    for path in planned.paths:
+        print(fit(f"  {quote(seen_from_here(path))}"))
+    if planned.left:
+        print("Would skip:")
+        print("\n".join(skipped_lines(planned, sandbox)))
+    return operation_exit_code(planned)
 
 
 def _reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], Operation]) -> int:
     """Reverse the operation that is named, or the default one, and say what came of it."""
-    operation = do(operation_word(arguments.words[0]) if arguments.words else None)
+    operation = do(_named_operation(arguments, sandbox, do))
     if arguments.flag("--json"):
         print_json(operation_form(operation))
         return operation_exit_code(operation)
-    of = _find_original(sandbox, operation)
+    of = find_original(sandbox, operation)
     word, verb_ = ("Undid", "undo") if operation.kind == "undo" else ("Redid", "redo")
     done = f"{word} op {of} ({count_text(operation.changed, 'change')})"
     print_operation(sandbox, operation, done, nothing=f"Did not {verb_} op {of}.", of=of)
     return operation_exit_code(operation)
 
 
-def _run_line(record: Run) -> str:
-    changed = f"{record.changed} changed{', held' * record.held}" if record.changed else "no change"
-    changed = changed if record.sandboxed else "not sandboxed"
-    command = verb_of(record) or " ".join(quote(word) for word in record.argv)
-    return f"{record.number:>6}  {when_text(record.started_ns)}  {_ending(record):<12}  {changed:<20}  {command[:120]}"
+def _named_operation(arguments: Arguments, sandbox: Sandbox, do: object) -> str | None:
+    if not arguments.words:
+        return None
+    found = find_named(sandbox, arguments.words[0])
+    if not isinstance(found, Run):
+        return found.id
+    if do == sandbox.redo:
+        applied = [one for one in sandbox.operations(limit=_MOST_APPLIED) if found.id in one.runs and one.of is None]
+        if applied:
+            return applied[0].id
+    return operation_of(sandbox, arguments.words[0]).id
 
 
-def _operation_line(sandbox: Sandbox, operation: Operation) -> str:
-    changed = f"{operation.changed} changed" + (f", {len(operation.left)} skipped" if operation.left else "")
-    kind = operation.kind if operation.ending == "done" else "rolled back"
-    name = f"op {operation.number}"
-    about = _about(sandbox, operation)
-    return f"{name:>6}  {when_text(operation.at_ns)}  {kind:<12}  {changed:<20}  {about}"
-
-
-def _about(sandbox: Sandbox, operation: Operation) -> str:
-    """Return what an operation was about: another one that it undoes or redoes, or runs that it applied."""
-    if operation.of is not None:
-        original = _find_original(sandbox, operation)
-        return f"of op {operation.of if original is None else original}"
-    if operation.kind == "edit":
-        return f"by {safe_text(operation.asked_by)}"
-    names = [_run_name(sandbox, name) for name in operation.runs[:_FEW]]
-    more = [f"{len(operation.runs) - _FEW} more"] if len(operation.runs) > _FEW else []
-    return "of " + ", ".join([*names, *more]) if names else ""
-
-
-def _ending(record: Run) -> str:
-    """Return how a run ended, in a word or two."""
-    if record.outcome is None:
-        return "interrupted" if record.ended_ns else "running"
-    name = type(record.outcome).__name__
-    return f"exit {exit_code_of(record.outcome)}" if name in ("Exited", "Signalled") else name
-
-
-def _find(sandbox: Sandbox, word: str) -> Run | Operation:
-    if is_operation(word):
-        return sandbox.find_operation(operation_word(word))[0]
+def _behind(sandbox: Sandbox, operation: Operation) -> str:
+    """Return the command whose changes an operation reverses, if it is one."""
+    if len(operation.runs) != 1:
+        return ""
     try:
-        return sandbox.find_run(word)
-    except UsageError as error:
-        no_run = error
-    try:
-        operation = sandbox.find_operation(word)[0]
+        record = sandbox.find_run(operation.runs[0])
     except UsageError:
-        if word.isdecimal():
-            raise no_run from None
-        raise UsageError(f"no such run or operation: {word!r}", remedy="See `unspill log`.") from None
-    if word.isdecimal():
-        raise UsageError(no_run.message, remedy=f"There is an operation with this number: `unspill show op{word}`.")
-    return operation
+        return ""
+    return f" of run {record.number}: {command_text(record)[:_COMMAND_SHOWN]}"
 
 
 def _print_run(sandbox: Sandbox, record: Run) -> None:
-    print(f"run {record.number} ({record.id}) in sandbox {sandbox.name!r}: {_ending(record)}")
+    print(f"run {record.number} ({record.id}) in sandbox {sandbox.name!r}: {ending_text(record)}")
     more = f" [{record.argv_left_out} more bytes]" if record.argv_left_out else ""
     print("command:", " ".join(quote(word) for word in record.argv) + more)
     print("directory:", quote(record.cwd))
+    took = "" if record.ended_ns is None else f", took {duration_text((record.ended_ns - record.started_ns) / 1e9)}"
+    print(f"started: {when_text(record.started_ns)}{took}")
     if not record.sandboxed:
         print("not sandboxed: unspill doesn't know what it changed")
     for name, output in (("stdout", record.stdout), ("stderr", record.stderr)):
@@ -360,7 +318,7 @@ def _print_traffic(traffic: Traffic) -> None:
 
 
 def _print_operation(sandbox: Sandbox, operation: Operation) -> None:
-    about = _about(sandbox, operation)
+    about = about_operation(sandbox, operation)
     print(f"op {operation.number} ({operation.id}): {operation.kind} {about}".rstrip() + f", {operation.ending}")
     print(f"when: {when_text(operation.at_ns)}, requested by: {safe_text(operation.asked_by)}")
     if operation.ending == "done":
@@ -391,23 +349,3 @@ def _print_output(name: str, output: Output) -> None:
 def _print_lines(text: bytes) -> None:
     for line in text.splitlines():
         print("  " + show_line(line))
-
-
-def _find_original(sandbox: Sandbox, operation: Operation) -> int | None:
-    """Return the number of what an undo or redo is about; None for other kinds, or if it is pruned."""
-    if operation.of is None:
-        return None
-    known = {one.id: one for one in sandbox.operations(limit=_ALL)}
-    reversed_one = known.get(operation.of)
-    if operation.kind == "redo" and reversed_one is not None and reversed_one.of is not None:
-        reversed_one = known.get(reversed_one.of)
-    return None if reversed_one is None else reversed_one.number
-
-
-def _run_name(sandbox: Sandbox, run: str) -> str:
-    """Return a run as a person would name it."""
-    try:
-        return f"run {sandbox.find_run(run).number}"
-    except UsageError:
-        # Of another sandbox, or too old to be recorded still
-        return f"run {run}"

@@ -52,7 +52,7 @@ VERBS = {
     "diff": ("review", "show held changes, or those of an operation, line by line"),
     "apply": ("review", "apply held changes to the project"),
     "discard": ("review", "discard held changes; undo restores them"),
-    "log": ("history", "list runs and operations"),
+    "log": ("log", "list runs, and what became of their changes"),
     "show": ("history", "show one run or one operation"),
     "files": ("review", "list the files that operations changed, and their backups"),
     "restore": ("review", "restore a file from a backup"),

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         Why,
     )
     from unspill.model.rootfs import Progress
-    from unspill.model.run import Connection, Denial, Outcome, Output, PortTraffic
+    from unspill.model.run import Connection, Denial, Outcome, Output, PortTraffic, Run
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 
@@ -436,6 +436,25 @@ def result_form(result: RunResult) -> dict[str, Any]:
         "shared_with": list(result.shared_with),
         "unsettled": result.unsettled,
         **traffic_form(result.connections, result.denials, result.ports),
+    }
+
+
+def run_form(run: Run) -> dict[str, Any]:
+    """Return the record of a run."""
+    return {
+        "run": run.id,
+        "number": run.number,
+        "argv": [decoded(word) for word in run.argv],
+        "cwd": decoded(run.cwd),
+        "started_ns": run.started_ns,
+        "ended_ns": run.ended_ns,
+        "outcome": outcome_form(run.outcome),
+        "stdout": output_form(run.stdout),
+        "stderr": output_form(run.stderr),
+        "changed": run.changed,
+        "held": run.held,
+        "sandboxed": run.sandboxed,
+        "argv_left_out": run.argv_left_out,
     }
 
 

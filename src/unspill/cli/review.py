@@ -11,7 +11,7 @@ import os
 import sys
 
 from unspill.changes.render import named, to_plain
-from unspill.cli.main import EVENTS, RUN, SESSION, Option, is_operation, open_sandbox, operation_word, verb
+from unspill.cli.main import EVENTS, RUN, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     advised,
     change_lines,
@@ -29,7 +29,9 @@ from unspill.cli.output import (
 )
 from unspill.cli.run import find_kept
 from unspill.errors import DeniedError, UsageError
+from unspill.lazy import lazy_module
 from unspill.model.change import Hunks, Selection
+from unspill.model.run import Run
 from unspill.policy.paths import quote, shell_word, wrap
 from unspill.store.permissions import SHORTEST
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from unspill.cli import log
     from unspill.cli.main import Arguments
     from unspill.model.change import ChangeSet, Consent
     from unspill.model.operation import Operation
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from unspill.sandbox.review import Review, Reviews
     from unspill.sandbox.sandbox import Sandbox
     from unspill.store.operations import FileRow
+else:
+    log = lazy_module("unspill.cli.log")  # lazy: history
 
 _GLOB = Option(name="--glob", metavar="PATTERN", repeated=True, help="matching paths; ** crosses slashes (repeatable)")
 _HUNK = Option(
@@ -73,21 +78,22 @@ def changes(arguments: Arguments) -> int:
 
 
 @verb(
-    "Show held changes as a unified diff; with PATH, only those at or below it.",
+    "Show held changes as a unified diff, or those of a run or an operation; with PATH, only those at or below it.",
     RUN,
     Option(name="--op", metavar="OP", help="show what this operation changed: op5"),
     SESSION.replace(help="show what an agent's session changed, step by step (default: the last one)"),
-    positional="[PATH ...]",
+    positional="[OP|RUN] [PATH ...]",
     most=None,
 )
 def diff(arguments: Arguments) -> int:
     """Show what is held, or what a run or an operation changed, line by line."""
     sandbox = open_sandbox(arguments)
+    _take_name(arguments, sandbox)
     paths = [os.fsdecode(_path_from_project(word, sandbox.project)) for word in arguments.words]
     given = arguments.only_one("--run", "--op", "--session")
     as_json = arguments.flag("--json")
     if sys.stdout.isatty() and given is None and not as_json:
-        return _show_review(arguments.words, paths, sandbox)
+        return _show_review(paths, sandbox)
     operation = arguments.value("--op")
     colour = sys.stdout.isatty() and not as_json and "NO_COLOR" not in os.environ
     if arguments.flag("--session"):
@@ -96,8 +102,6 @@ def diff(arguments: Arguments) -> int:
     else:
         wanted = None if operation is None else operation_word(operation)
         text = sandbox.diff(paths, run=arguments.value("--run"), operation=wanted, colour=colour)
-    if not text and given in (None, "--run"):
-        _check_paths(arguments.words)
     if as_json:
         print_json({"sandbox": sandbox.name, "diff": text})
     else:
@@ -199,11 +203,9 @@ def restore(arguments: Arguments) -> int:
     return operation_exit_code(operation)
 
 
-def _show_review(words: list[str], paths: list[str], sandbox: Sandbox) -> int:
+def _show_review(paths: list[str], sandbox: Sandbox) -> int:
     """Show what is held on a terminal, which counts: what was seen to its end can be named by its token."""
     review = sandbox.reviews.diff(paths, colour="NO_COLOR" not in os.environ)
-    if not review.text:
-        _check_paths(words)
     _print_review(sandbox, review)
     return 0
 
@@ -219,15 +221,17 @@ def _print_review(sandbox: Sandbox, review: Review) -> None:
     sandbox.reviews.note(review)
 
 
-def _check_paths(words: list[str]) -> None:
-    """Say so where an operation was meant, which is no path: of a path, nothing is simply nothing.
-
-    Raises:
-        UsageError: a word names an operation, and nothing lies there.
-    """
-    for word in words:
-        if is_operation(word) and not os.path.lexists(_absolute_path(word)):
-            raise UsageError(f"there is nothing at {word!r}", remedy=f"For an operation: unspill diff --op {word}")
+def _take_name(arguments: Arguments, sandbox: Sandbox) -> None:
+    """Let a first word that names a run or an operation, and no file, choose whose changes are shown."""
+    word = arguments.words[0] if arguments.words else ""
+    if not log.is_name(word) or os.path.lexists(_absolute_path(word)):
+        return
+    del arguments.words[0]
+    found = log.find_named(sandbox, word)
+    if isinstance(found, Run) and found.held:
+        arguments.add("--run", found.id)
+    else:
+        arguments.add("--op", log.operation_of(sandbox, word).id)
 
 
 def _apply_beside(arguments: Arguments, sandbox: Sandbox) -> Operation | None:

@@ -203,9 +203,14 @@ def get_operation(project: Project, operation: str | int) -> Operation:
 
 
 def undo_operation(
-    project: Project, operation: str | int | None, asked_by: str, cancel_fd: int | None = None
+    project: Project,
+    operation: str | int | None,
+    asked_by: str,
+    cancel_fd: int | None = None,
+    *,
+    is_dry: bool = False,
 ) -> Operation:
-    """Take an operation back: by default the last one that was not taken back yet.
+    """Take an operation back: by default the last one that was not taken back yet. If `is_dry`, only say what of it.
 
     Raises:
         UsageError: there is nothing to take back.
@@ -222,7 +227,7 @@ def undo_operation(
     else:
         wanted = get_operation(project, operation)
     kind: OperationKind = "undo" if wanted.kind != "undo" else "redo"
-    return _reverse(project, wanted, kind, reversed_by, asked_by, cancel_fd)
+    return _reverse(project, wanted, kind, reversed_by, asked_by, cancel_fd, is_dry=is_dry)
 
 
 def redo_operation(project: Project, operation: str | int | None, asked_by: str) -> Operation:
@@ -306,6 +311,8 @@ def _reverse(
     reversed_by: dict[OperationId, Operation],
     asked_by: str,
     cancel_fd: int | None = None,
+    *,
+    is_dry: bool = False,
 ) -> Operation:
     if wanted.ending != "done":
         raise UsageError(f"op {wanted.number} was rolled back: there is nothing to undo")
@@ -327,6 +334,7 @@ def _reverse(
         origin=wanted.origin,
         runs=wanted.runs,
         check=lambda: refuse_given_up(cancel_fd),
+        is_dry=is_dry,
     )
     try:
         if not _concerns_layers(project.store, wanted, journal):

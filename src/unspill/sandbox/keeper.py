@@ -825,7 +825,7 @@ class Keeper:
         if not isinstance(found, KeptTerminal):
             raise UsageError(f"run {number} has no terminal", remedy=f"See what it prints: unspill logs -f {number}")
         if not found.is_alive():
-            raise UsageError(f"run {number} has ended", remedy=f"See how: unspill show {number}")
+            raise UsageError(f"run {number} has ended", remedy=f"See how: unspill show run{number}")
         return self._sit(client, found)
 
     def _sit(self, client: socket.socket, kept: KeptTerminal) -> dict[str, Any] | None:

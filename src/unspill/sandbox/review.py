@@ -205,6 +205,7 @@ def get_run(project: Project, run: str | int) -> Run:
         UsageError: there is none.
     """
     text = str(run)
+    text = text[3:] if text.startswith("run") and text[3:].isdecimal() else text
     if text.isdecimal() and len(text) < 16:
         found = project.store.runs.find_number(project.row.id, int(text))
     else:

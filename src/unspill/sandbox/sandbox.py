@@ -265,6 +265,10 @@ class Looking:
         """Return the project's latest operations, the youngest first."""
         return self._project.store.operations.latest(self._project.path, limit)
 
+    def operations_since(self, at_ns: int) -> tuple[Operation, ...]:
+        """Return the project's operations from a moment on, the youngest first."""
+        return self._project.store.operations.since(self._project.path, at_ns)
+
     def find_operation(self, operation: str | int) -> tuple[Operation, tuple[Step, ...]]:
         """Return one operation by number or id, with the steps that were done; a UsageError if there is none."""
         found = history.get_operation(self._project, operation)
@@ -631,14 +635,23 @@ class Sandbox(Looking):
         return self._operate(lambda: apply.apply_in_turn(with_held_roots(self._project), request, broker))
 
     def undo(
-        self, operation: str | int | None = None, *, asked_by: str = "person", cancel_fd: int | None = None
+        self,
+        operation: str | int | None = None,
+        *,
+        asked_by: str = "person",
+        cancel_fd: int | None = None,
+        dry_run: bool = False,
     ) -> Operation:
         """Take an operation back, by default the last; what was changed since is left alone and named in `left`.
+
+        With `dry_run` nothing is changed: `paths` and `left` of what is returned say what would be.
 
         Raises:
             UsageError: there is nothing to take back, or its backup is not kept any more.
             SandboxUnavailable: `cancel_fd` became readable before it was begun; nothing was changed.
         """
+        if dry_run:
+            return history.undo_operation(self._project, operation, asked_by, cancel_fd, is_dry=True)
         return self._operate(lambda: history.undo_operation(self._project, operation, asked_by, cancel_fd))
 
     def undo_session(

@@ -48,6 +48,10 @@ _FILE = "id, project, root, path, last_modified, is_deleted, last_approved_copy_
 _BACKUP = "name, file, operation, place, recorded_ns, kind, mode, inode, size, mtime_ns, digest"
 
 
+# So many are read at first, and if they are not enough, more
+_PORTIONS = (100, 1000, 1_000_000)
+
+
 class OperationTable(Table):
     """Operations by project and number."""
 
@@ -97,6 +101,18 @@ class OperationTable(Table):
         """Return a project's last operations, the newest first."""
         sql = f"SELECT {_OPERATION} FROM operations WHERE project = ? ORDER BY number DESC LIMIT ?"
         return tuple(map(_to_operation, self._db.rows(sql, (project, limit))))
+
+    def since(self, project: bytes, at_ns: int) -> tuple[Operation, ...]:
+        """Return a project's operations from a moment on, the newest first.
+
+        They are counted in the order of their moments, so the search ends at the first that is older.
+        """
+        found: list[Operation] = []
+        for count in _PORTIONS:
+            found = list(self.latest(project, count))
+            if len(found) < count or found[-1].at_ns < at_ns:
+                break
+        return tuple(one for one in found if one.at_ns >= at_ns)
 
     def later(self, project: bytes, number: int) -> tuple[Operation, ...]:
         """Return a project's operations after that number that were done, the oldest first."""

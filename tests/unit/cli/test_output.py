@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.cli.history import run_form
 from unspill.cli.output import (
     LEFT,
     LIMIT,
@@ -31,6 +30,7 @@ from unspill.cli.output import (
     progress_text,
     recovered_lines,
     refused_lines,
+    run_form,
     seen_from_here,
     size_text,
     skipped_lines,
