@@ -18,8 +18,9 @@ from tests.architecture.sources import ROOT
 BOUNDS = {
     # Five for `unspill setup`: its verb, the agents, their settings, the canary, the model that plays it. Two for whole
     # agents: the verb and their homes. Three for the standby: its client in two parts, and itself.
-    # One for the log, which was a part of the history
-    "files": (167, 130),
+    # One for the log, which was a part of the history. Two that are made from the tables of the command line: what
+    # completes it, and its manual
+    "files": (169, 130),
     "most_files_in_a_package": (22, 15),
     "circles": (0, 0),
     "modules in circles": (0, 0),

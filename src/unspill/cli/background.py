@@ -208,8 +208,8 @@ def _find(arguments: Arguments) -> tuple[int | None, Sandbox, KeeperLink | None]
     """Return the run and the sandbox that a person names by number, name or options, and its keeper if it has one."""
     number = None
     for word in arguments.words:
-        if word.isdecimal():
-            number = int(word)
+        if word.removeprefix("run").isdecimal():
+            number = int(word.removeprefix("run"))
         elif arguments.flag("--sandbox"):
             raise UsageError("the sandbox is named twice", remedy="Leave out `--sandbox`.")
         else:

@@ -70,7 +70,10 @@ VERBS = {
     "prune": ("upkeep", "delete old operations, backups and runs"),
     "recover": ("upkeep", "replace a lost database with its last copy"),
     "doctor": ("upkeep", "check this machine, and say how to fix what is missing"),
+    "completion": ("completion", "print what bash, zsh or fish loads to complete these words"),
 }
+# Verbs that no person types: the overview does not list them
+_UNLISTED = {"candidates": "completion"}
 OUR_FAILURE = 125
 # Coding agents let a command through where their hook fails in any other way
 STOPPED = 2
@@ -82,7 +85,8 @@ _FULL = "Redirect standard output to somewhere writable."
 class Option(Record):
     """`--name`, or `--name VALUE` where it has a `metavar`. `repeated` collects every value.
 
-    A `metavar` in brackets may be left out: then the value is empty, unless a word follows that is no option.
+    A `metavar` in brackets may be left out: then the value is empty, unless a word follows that is no option. `values`
+    are what shells complete it with: words (`a|b`), or a kind of thing that `completion.py` lists.
     """
 
     name: str
@@ -90,15 +94,20 @@ class Option(Record):
     metavar: str = ""
     short: str = ""
     repeated: bool = False
+    values: str = ""
 
 
 PROJECT = Option(name="--project", metavar="DIR", help="the project (default: the one around the current directory)")
 NO_PROJECT = Option(name="--no-project", help="no project: commands start in a playground, nothing is applied")
-SANDBOX = Option(name="--sandbox", metavar="NAME", help="the sandbox of the project (default: default)")
+SANDBOX = Option(
+    name="--sandbox", metavar="NAME", values="sandbox", help="the sandbox of the project (default: default)"
+)
 JSON = Option(name="--json", help="print one JSON object")
 HELP = Option(name="--help", short="-h", help="show this help")
 RUN = Option(name="--run", metavar="RUN", help="only the changes of this run: its number or id")
-SESSION = Option(name="--session", metavar="[ID]", help="what an agent's session changed (default: the last one)")
+SESSION = Option(
+    name="--session", metavar="[ID]", values="session", help="what an agent's session changed (default: the last one)"
+)
 EVENTS = Option(
     name="--events", metavar="WHERE", help="write a JSON line for each changed path to a descriptor (3) or file"
 )
@@ -391,7 +400,7 @@ def _run_verb(verb: str, words: list[str]) -> int:
         return _print_overview()
     if verb == "--version":
         return _print_version()
-    if verb not in VERBS:
+    if verb not in VERBS and verb not in _UNLISTED:
         raise UsageError(f"unknown command {verb!r}", remedy="See `unspill --help`.")
     found = find_verb(verb)
     arguments = parse(found, words)
@@ -403,7 +412,7 @@ def _run_verb(verb: str, words: list[str]) -> int:
 
 def find_verb(name: str) -> Verb:
     """Import the one module that has a verb, and return it."""
-    module = f"unspill.cli.{VERBS[name][0]}"
+    module = f"unspill.cli.{_UNLISTED.get(name) or VERBS[name][0]}"
     __import__(module)
     found: Verb = getattr(sys.modules[module], name)
     return found

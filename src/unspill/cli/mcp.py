@@ -36,7 +36,12 @@ _PATIENCE_S, _LONGEST_S = 5.0, 600.0
     "Serve a sandbox's tools over MCP on standard input and output. Your MCP client starts this.",
     NO_PROJECT,
     Option(name="--also", metavar="DIR", repeated=True, help="another project to serve (repeatable)"),
-    Option(name="--ask", metavar="WHOM", help="who answers questions: client, queue or deny (nobody)"),
+    Option(
+        name="--ask",
+        metavar="WHOM",
+        values="client|queue|deny",
+        help="who answers questions: client, queue or deny (nobody)",
+    ),
     Option(name="--remember", help="also offer clients answers that last longer than one run"),
     Option(name="--patience", metavar="SECONDS", help="how long a model waits for `unspill approve` (default: 5)"),
     Option(name="--may-apply", help="also give models the tool `apply`"),

@@ -53,7 +53,12 @@ def requests(arguments: Arguments) -> int:
 
 @verb(
     "Allow a request. `unspill requests` lists their ids.",
-    Option(name="--scope", metavar="SCOPE", help="for how long: once (the default), run, sandbox or always"),
+    Option(
+        name="--scope",
+        metavar="SCOPE",
+        values="once|run|sandbox|always",
+        help="for how long: once (the default), run, sandbox or always",
+    ),
     Option(name="--dangerous", help="required for requests that leave or weaken the sandbox"),
     Option(name="--yes", help="answer without being shown it and asked again"),
     positional="ID",

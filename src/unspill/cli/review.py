@@ -53,7 +53,11 @@ else:
 
 _GLOB = Option(name="--glob", metavar="PATTERN", repeated=True, help="matching paths; ** crosses slashes (repeatable)")
 _HUNK = Option(
-    name="--hunk", metavar="PATH:N[@TOKEN]", repeated=True, help="hunks as `diff` numbers them: PATH:1,3 (repeatable)"
+    name="--hunk",
+    metavar="PATH:N[@TOKEN]",
+    repeated=True,
+    values="changed",
+    help="hunks as `diff` numbers them: PATH:1,3 (repeatable)",
 )
 NOTHING_HELD = "Nothing is held."
 _MOST_HUNKS = 100_000
@@ -113,8 +117,20 @@ def diff(arguments: Arguments) -> int:
     "Apply held changes to the project, all or those you choose. The rest stays held.",
     _GLOB,
     _HUNK,
-    Option(name="--include", metavar="PATH[@TOKEN]", repeated=True, help="consent to a held path (repeatable)"),
-    Option(name="--overwrite", metavar="PATH", repeated=True, help="in a conflict, replace your version (repeatable)"),
+    Option(
+        name="--include",
+        metavar="PATH[@TOKEN]",
+        repeated=True,
+        values="changed",
+        help="consent to a held path (repeatable)",
+    ),
+    Option(
+        name="--overwrite",
+        metavar="PATH",
+        repeated=True,
+        values="changed",
+        help="in a conflict, replace your version (repeatable)",
+    ),
     RUN,
     EVENTS,
     positional="[PATH ...]",
@@ -184,7 +200,7 @@ def files(arguments: Arguments) -> int:
 
 @verb(
     "Restore a file as it was before an operation, by default from its newest backup. You can undo this.",
-    Option(name="--from", metavar="BACKUP", help="a name that `files` lists, or an operation: op5"),
+    Option(name="--from", metavar="BACKUP", values="operation", help="a name that `files` lists, or an operation: op5"),
     EVENTS,
     positional="PATH",
     most=1,

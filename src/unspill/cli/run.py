@@ -68,7 +68,12 @@ _PERMISSIONS = (
     Option(name="--reveal", metavar="PATH", repeated=True, help="ask to show it a secret (repeatable)"),
     Option(name="--root", metavar="DIR", repeated=True, help="ask to let it change this directory (repeatable)"),
 )
-ASK = Option(name="--ask", metavar="WHOM", help="who answers questions: terminal, queue or deny (nobody)")
+ASK = Option(
+    name="--ask",
+    metavar="WHOM",
+    values="terminal|queue|deny",
+    help="who answers questions: terminal, queue or deny (nobody)",
+)
 WORKING_DIR = Option(
     name="--working-dir",
     metavar="DIR",
@@ -79,7 +84,9 @@ ENV = Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an env
 _NOT_DETACHED = ("--stdin", "--explain", "--events", "--unsandboxed", "--alone")
 _MORE = ("--network", "--allow-host", "--readable", "--reveal", "--root")
 _FOLLOWED_S = 5.0
-SESSION = Option(name="--session", metavar="NAME", help="the session it belongs to: see `unspill sessions`")
+SESSION = Option(
+    name="--session", metavar="NAME", values="session", help="the session it belongs to: see `unspill sessions`"
+)
 QUIET = Option(name="--quiet", short="-q", help="print no summary")
 PORTS = (
     Option(

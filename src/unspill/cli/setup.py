@@ -68,7 +68,12 @@ class Receipt(Record):
 
 @verb(
     "Make a coding agent run its commands in the sandbox, and prove that it does.",
-    Option(name="--mode", metavar="MODE", help="hook (before its own shell) or mcp (tools instead of its shell)"),
+    Option(
+        name="--mode",
+        metavar="MODE",
+        values="hook|mcp",
+        help="hook (before its own shell) or mcp (tools instead of its shell)",
+    ),
     Option(name="--check", help="prove it again; nothing is changed"),
     Option(name="--remove", help="put the agent's settings back as they were"),
     Option(name="--print", help="show what would be changed, and change nothing"),
