@@ -19,13 +19,15 @@ BOUNDS = {
     # Five for `unspill setup`: its verb, the agents, their settings, the canary, the model that plays it. Two for whole
     # agents: the verb and their homes. Three for the standby: its client in two parts, and itself.
     # One for the log, which was a part of the history. Two that are made from the tables of the command line: what
-    # completes it, and its manual
-    "files": (169, 130),
+    # completes it, and its manual. One for the file that a project begins with, one for
+    # the pager
+    "files": (171, 130),
     "most_files_in_a_package": (22, 15),
     "circles": (0, 0),
     "modules in circles": (0, 0),
     "class_names_twice": (0, 0),
-    "late_imports": (93, 80),
+    # One for the log, one for the pager
+    "late_imports": (95, 80),
     "late_imports_without_a_feature": (0, 0),
     # Two for the client of the standby, whose start is most of what a hook costs
     "private_modules": (4, 0),

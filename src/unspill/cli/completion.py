@@ -12,7 +12,7 @@ import os
 import time
 from itertools import islice
 
-from unspill.cli.main import PROJECT, SANDBOX, VERBS, Arguments, Option, find_verb, open_sandbox, verb
+from unspill.cli.main import DEFAULT, PROJECT, SANDBOX, VERBS, Arguments, Option, find_verb, open_sandbox, verb
 from unspill.cli.output import print_json, seen_from_here
 from unspill.errors import UnspillError, UsageError
 from unspill.policy.paths import find_misleading, quote
@@ -162,6 +162,10 @@ _LONGEST_ABOUT = 60
     "Print what a shell loads to complete unspill's command lines.",
     positional="bash|zsh|fish",
     most=1,
+    examples=(
+        "source <(unspill completion bash)",
+        "unspill completion zsh > _unspill",
+    ),
 )
 def completion(arguments: Arguments) -> int:
     """Print the script for one shell."""
@@ -331,7 +335,7 @@ class _TypedWords:
             with open_sandbox(self._given) as sandbox:
                 rows = sandbox.files(with_deleted=True)
             yield from ((_seen(os.path.join(row.root, row.path)), "") for row in rows[:_MOST_PATHS])
-        elif row := store.sandboxes.find(project, self._given.value(SANDBOX.name) or "default"):
+        elif row := store.sandboxes.find(project, self._given.value(SANDBOX.name) or DEFAULT):
             yield from self._of_sandbox(kind, store, row)
 
     def _of_sandbox(self, kind: str, store: Store, row: SandboxRow) -> Iterator[Candidate]:

@@ -34,6 +34,7 @@ from unspill.cli.output import (
     skipped_lines,
     traffic_form,
     when_text,
+    wants_colour,
 )
 from unspill.errors import UsageError
 from unspill.model.run import Run
@@ -58,7 +59,10 @@ _PROMPT_SHOWN = 100
 _COMMAND_SHOWN = 60
 
 
-@verb("List the sessions of agents in this project, the newest first.")
+@verb(
+    "List the sessions of agents in this project, the newest first.",
+    examples=("unspill sessions",),
+)
 def sessions(arguments: Arguments) -> int:
     """List sessions."""
     found = [session for session in open_sandbox(arguments).sessions()[::-1] if not session.is_proof]
@@ -81,6 +85,12 @@ def sessions(arguments: Arguments) -> int:
     NO_PROJECT.replace(help="show a run without a project"),
     positional="RUN|OP",
     most=1,
+    is_paged=True,
+    examples=(
+        "unspill show @",
+        "unspill show run2",
+        "unspill show op1",
+    ),
 )
 def show(arguments: Arguments) -> int:
     """Show one run, one operation, or a session."""
@@ -98,7 +108,7 @@ def show(arguments: Arguments) -> int:
         else:
             print_json(operation_form(found))
     elif isinstance(found, Run):
-        _print_run(sandbox, found)
+        _print_run(arguments, sandbox, found)
     else:
         _print_operation(sandbox, found)
     return 0
@@ -112,6 +122,11 @@ def show(arguments: Arguments) -> int:
     EVENTS,
     positional="[OP|RUN]",
     most=1,
+    examples=(
+        "unspill undo --dry-run op1",
+        "unspill undo",
+        "unspill undo --session",
+    ),
 )
 def undo(arguments: Arguments) -> int:
     """Undo an operation, or a session."""
@@ -125,7 +140,16 @@ def undo(arguments: Arguments) -> int:
     return _reverse(arguments, sandbox, sandbox.undo)
 
 
-@verb("Redo what an undo reversed, by default the last undo.", EVENTS, positional="[OP|RUN]", most=1)
+@verb(
+    "Redo what an undo reversed, by default the last undo.",
+    EVENTS,
+    positional="[OP|RUN]",
+    most=1,
+    examples=(
+        "unspill redo",
+        "unspill redo op1",
+    ),
+)
 def redo(arguments: Arguments) -> int:
     """Redo what an undo reversed."""
     sandbox = open_sandbox(arguments)
@@ -269,7 +293,7 @@ def _behind(sandbox: Sandbox, operation: Operation) -> str:
     return f" of run {record.number}: {command_text(record)[:_COMMAND_SHOWN]}"
 
 
-def _print_run(sandbox: Sandbox, record: Run) -> None:
+def _print_run(arguments: Arguments, sandbox: Sandbox, record: Run) -> None:
     print(f"run {record.number} ({record.id}) in sandbox {sandbox.name!r}: {ending_text(record)}")
     more = f" [{record.argv_left_out} more bytes]" if record.argv_left_out else ""
     print("command:", " ".join(quote(word) for word in record.argv) + more)
@@ -283,7 +307,7 @@ def _print_run(sandbox: Sandbox, record: Run) -> None:
     _print_traffic(sandbox.traffic(record.id))
     if record.held:
         print("changes:")
-        print("\n".join(sandbox.summary(run=record.id)))
+        print("\n".join(sandbox.summary(run=record.id, colour=wants_colour(arguments.value("--color")))))
     elif record.changed:
         done = [
             found.number

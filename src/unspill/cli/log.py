@@ -52,6 +52,12 @@ _WIDEST = 28
     NO_PROJECT.replace(help="list the runs without a project"),
     positional="[PATH]",
     most=1,
+    is_paged=True,
+    examples=(
+        "unspill log",
+        "unspill log --since 2h notes.txt",
+        "unspill log --grep make --limit 5",
+    ),
 )
 def log(arguments: Arguments) -> int:
     """List runs, and operations that have none."""

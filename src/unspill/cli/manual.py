@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 # What can change without an option
 _VARIABLES = {
-    "NO_COLOR": "If set to anything, output has no colours.",
+    "NO_COLOR": "If set, output has no colours.",
+    "FORCE_COLOR": "If set to anything but 0, output has colours even if it is not on a terminal.",
+    "UNSPILL_PAGER": "The pager of diff, log and show. Without it, git's own for diffs, PAGER, and less.",
     "UNSPILL_STATE_DIR": "Where unspill keeps runs, held changes and backups; an absolute path.",
     "ROOTFS_DIR": "Where root file systems for the view rootfs are kept; an absolute path.",
 }
@@ -67,6 +69,7 @@ def _page(verb: Verb) -> Iterator[str]:
     yield from (".SH SYNOPSIS", rf".B unspill {_text(verb.name)}", r"[\fIoptions\fR]", *_lines(verb.positional))
     yield from (".SH DESCRIPTION", *_lines(verb.summary), ".SH OPTIONS")
     yield from _options(verb.options)
+    yield from (".SH EXAMPLES", ".nf", *map(_text, verb.examples), ".fi") if verb.examples else ()
     yield from (".SH SEE ALSO", ".BR unspill (1)")
 
 

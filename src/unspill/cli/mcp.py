@@ -49,6 +49,10 @@ _PATIENCE_S, _LONGEST_S = 5.0, 600.0
     Option(name="--token-file", metavar="FILE", help="file with the token that HTTP clients send; created if missing"),
     Option(name="--origin", metavar="ORIGIN", repeated=True, help="accept HTTP clients from this origin"),
     Option(name="--settings", help="print the configuration for your MCP client, and serve nothing"),
+    examples=(
+        "unspill mcp --settings --no-project",
+        "unspill mcp --settings",
+    ),
 )
 def mcp(arguments: Arguments) -> int:
     """Serve until the client goes away, or print the settings that make a client start this."""

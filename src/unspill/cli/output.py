@@ -125,6 +125,24 @@ def fit(line: str, number: int = 1, taken: int = 0) -> str:
     return wrap(line, os.get_terminal_size(number).columns - taken)
 
 
+def wants_colour(given: str | None) -> bool:
+    """Tell whether what is printed has colours: by the value of --color, NO_COLOR and FORCE_COLOR, or by itself.
+
+    Raises:
+        UsageError: --color says something else.
+    """
+    given = given or "auto"
+    if given not in ("auto", "always", "never"):
+        raise UsageError(f"--color is not one of auto, always, never: {given!r}")
+    if given != "auto":
+        return given == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def print_json(value: object) -> None:
     """Print one JSON object on a line of its own."""
     print(json_line(value))

@@ -11,7 +11,8 @@ import os
 import sys
 
 from unspill.changes.render import named, to_plain
-from unspill.cli.main import EVENTS, RUN, SESSION, Option, open_sandbox, operation_word, verb
+from unspill.changes.select import did_you_mean
+from unspill.cli.main import COLOR, EVENTS, RUN, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     advised,
     change_lines,
@@ -25,6 +26,7 @@ from unspill.cli.output import (
     print_operation,
     seen_from_here,
     size_text,
+    wants_colour,
     when_text,
 )
 from unspill.cli.run import find_kept
@@ -66,14 +68,22 @@ _TOKEN_DIGITS = "0123456789abcdef"
 _LONGEST_TOKEN = 64
 
 
-@verb("List held changes: those that your project does not have yet.", RUN)
+@verb(
+    "List held changes: those that your project does not have yet.",
+    RUN,
+    COLOR,
+    examples=(
+        "unspill changes",
+        "unspill changes --run run2",
+    ),
+)
 def changes(arguments: Arguments) -> int:
     """List what is held, one line a path."""
     sandbox = open_sandbox(arguments)
     if arguments.flag("--json"):
         print_json(to_plain(sandbox.changes(run=arguments.value("--run"))))
         return 0
-    lines = sandbox.summary(run=arguments.value("--run"), colour=sys.stdout.isatty())
+    lines = sandbox.summary(run=arguments.value("--run"), colour=wants_colour(arguments.value("--color")))
     print("\n".join(map(fit, lines)) or NOTHING_HELD)
     if sandbox.has_keeper:
         text = "Not listed: what background runs hold until they end. Apply it now: unspill apply{of}"
@@ -88,6 +98,12 @@ def changes(arguments: Arguments) -> int:
     SESSION.replace(help="show what an agent's session changed, step by step (default: the last one)"),
     positional="[OP|RUN] [PATH ...]",
     most=None,
+    is_paged=True,
+    examples=(
+        "unspill diff",
+        "unspill diff sorted.txt",
+        "unspill diff op1",
+    ),
 )
 def diff(arguments: Arguments) -> int:
     """Show what is held, or what a run or an operation changed, line by line."""
@@ -97,9 +113,9 @@ def diff(arguments: Arguments) -> int:
     given = arguments.only_one("--run", "--op", "--session")
     as_json = arguments.flag("--json")
     if sys.stdout.isatty() and given is None and not as_json:
-        return _show_review(paths, sandbox)
+        return _show_review(arguments, paths, sandbox)
     operation = arguments.value("--op")
-    colour = sys.stdout.isatty() and not as_json and "NO_COLOR" not in os.environ
+    colour = not as_json and wants_colour(arguments.value("--color"))
     if arguments.flag("--session"):
         session = sandbox.find_session(arguments.value("--session") or None)
         text = "".join(sandbox.diff(paths, operation=one.number, colour=colour) for one in session.operations)
@@ -110,6 +126,8 @@ def diff(arguments: Arguments) -> int:
         print_json({"sandbox": sandbox.name, "diff": text})
     else:
         _write_text(text)
+        if not text:
+            _tell_nothing(arguments, sandbox)
     return 0
 
 
@@ -135,6 +153,11 @@ def diff(arguments: Arguments) -> int:
     EVENTS,
     positional="[PATH ...]",
     most=None,
+    examples=(
+        "unspill apply",
+        "unspill apply sorted.txt",
+        "unspill apply --glob '*.txt'",
+    ),
 )
 def apply(arguments: Arguments) -> int:
     """Apply held changes to the project."""
@@ -158,6 +181,10 @@ def apply(arguments: Arguments) -> int:
     _HUNK,
     positional="[PATH ...]",
     most=None,
+    examples=(
+        "unspill discard sorted.txt",
+        "unspill discard",
+    ),
 )
 def discard(arguments: Arguments) -> int:
     """Discard held changes."""
@@ -180,6 +207,10 @@ def discard(arguments: Arguments) -> int:
     Option(name="--deleted", help="also list files that no longer exist"),
     positional="[PATH ...]",
     most=None,
+    examples=(
+        "unspill files",
+        "unspill files --deleted notes.txt",
+    ),
 )
 def files(arguments: Arguments) -> int:
     """List the files that operations have touched, and their backups."""
@@ -204,6 +235,10 @@ def files(arguments: Arguments) -> int:
     EVENTS,
     positional="PATH",
     most=1,
+    examples=(
+        "unspill restore notes.txt",
+        "unspill restore notes.txt --from op1",
+    ),
 )
 def restore(arguments: Arguments) -> int:
     """Restore an earlier version of a file."""
@@ -219,11 +254,20 @@ def restore(arguments: Arguments) -> int:
     return operation_exit_code(operation)
 
 
-def _show_review(paths: list[str], sandbox: Sandbox) -> int:
+def _show_review(arguments: Arguments, paths: list[str], sandbox: Sandbox) -> int:
     """Show what is held on a terminal, which counts: what was seen to its end can be named by its token."""
-    review = sandbox.reviews.diff(paths, colour="NO_COLOR" not in os.environ)
+    review = sandbox.reviews.diff(paths, colour=wants_colour(arguments.value("--color")))
     _print_review(sandbox, review)
+    if not review.text:
+        _tell_nothing(arguments, sandbox)
     return 0
+
+
+def _tell_nothing(arguments: Arguments, sandbox: Sandbox) -> None:
+    """Say which of the paths that were given has nothing to show, and which one may have been meant."""
+    for word in arguments.words:
+        meant = did_you_mean(sandbox.changes(), _absolute_path(word)) if not arguments.flag("--op") else ""
+        print(f"unspill: {quote(os.fsencode(word))} has no changes here. {meant}".rstrip(), file=sys.stderr)
 
 
 def _print_review(sandbox: Sandbox, review: Review) -> None:

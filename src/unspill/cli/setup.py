@@ -80,6 +80,10 @@ class Receipt(Record):
     Option(name="--trust", help="also tell Codex that you trust the hook"),
     positional="|".join(AGENTS_TO_SET_UP),
     most=1,
+    examples=(
+        "unspill setup claude-code --print",
+        "unspill setup codex --print",
+    ),
 )
 def setup(arguments: Arguments) -> int:
     """Set an agent up, check it, or take it back."""

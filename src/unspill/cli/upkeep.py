@@ -75,7 +75,13 @@ _NO_SECRETS = FoundSecrets()
 _MOST_SECRETS = 50
 
 
-@verb("Show what unspill keeps for all projects, and how much disk space it takes.")
+@verb(
+    "Show what unspill keeps for all projects, and how much disk space it takes.",
+    examples=(
+        "unspill status",
+        "unspill status --json",
+    ),
+)
 def status(arguments: Arguments) -> int:
     """Say what the state directory holds, and what that costs."""
     found = get_status()
@@ -90,6 +96,10 @@ def status(arguments: Arguments) -> int:
     "Show where the project's scratch directory is, and what is in it.",
     Option(name="--empty", help="delete everything in it, for good: undo can't restore it"),
     NO_PROJECT.replace(help="the one of commands without a project"),
+    examples=(
+        "unspill playground",
+        "unspill playground --empty",
+    ),
 )
 def playground(arguments: Arguments) -> int:
     """Say what is in the playground, or empty it. That needs no sandbox, so it works where none can be made."""
@@ -115,6 +125,10 @@ def playground(arguments: Arguments) -> int:
 @verb(
     "Delete operations, backups and runs older than `keep_days`, in all projects. Held changes stay.",
     Option(name="--dry-run", help="only say what would be deleted"),
+    examples=(
+        "unspill prune --dry-run",
+        "unspill prune",
+    ),
 )
 def prune(arguments: Arguments) -> int:
     """Forget what is older than the settings keep."""
@@ -136,7 +150,10 @@ def prune(arguments: Arguments) -> int:
     return 0
 
 
-@verb("Replace a lost or damaged database with its last copy. Deletes nothing.")
+@verb(
+    "Replace a lost or damaged database with its last copy. Deletes nothing.",
+    examples=("unspill recover",),
+)
 def recover(arguments: Arguments) -> int:
     """Replace a lost or damaged database with its last copy."""
     done = recover_now()
@@ -305,6 +322,10 @@ def _recovered_form(done: Recovered) -> dict[str, Any]:
     "Check this machine and say how to fix what is missing; with PROJECT, check that directory too.",
     positional="[PROJECT]",
     most=1,
+    examples=(
+        "unspill doctor",
+        "unspill doctor .",
+    ),
 )
 def doctor(arguments: Arguments) -> int:
     """Say what works on this host."""
