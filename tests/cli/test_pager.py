@@ -21,10 +21,10 @@ LONG = "seq 200 > numbers"
 RED, GREEN = b"\x1b[31m", b"\x1b[32m"
 
 
-def on_terminal(ground: Ground, *words: str, typed: bytes = b"", columns: int = 80, **variables: str) -> bytes:
+def on_terminal(ground: Ground, *words: str, typed: str = "", **variables: str) -> bytes:
     """Run the program on a terminal of 24 rows, and return what comes to it."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     left = {name: value for name, value in os.environ.items() if name not in ("PAGER", "LESS", "NO_COLOR")}
     with os.fdopen(ours, "r+b", buffering=0) as terminal:
         run = subprocess.Popen(
@@ -41,9 +41,9 @@ def on_terminal(ground: Ground, *words: str, typed: bytes = b"", columns: int = 
         try:
             while chunk := terminal.read(4096):
                 seen += chunk
-                if typed and b"\x1b[m" in seen + b"\x1b[m" and b":" in chunk[-8:]:
-                    terminal.write(typed)
-                    typed = b""
+                if typed and b":" in chunk[-8:]:
+                    terminal.write(typed.encode())
+                    typed = ""
         except OSError:
             pass  # so a terminal says that the other end is closed
         assert run.wait(30) == 0
@@ -130,7 +130,7 @@ def test_diffs_are_shown_as_git_shows_them_by_the_persons_own_configuration_only
 def test_a_program_that_a_command_could_have_written_is_not_the_pager(held: Ground, is_inside: bool) -> None:
     place = (held.project if is_inside else held.home) / "venv/bin"
     planted = make_pager(place, "less")
-    on_terminal(held, "diff", typed=b"q", PATH=f"{place}:{os.environ['PATH']}")
+    on_terminal(held, "diff", typed="q", PATH=f"{place}:{os.environ['PATH']}")
     assert (seen_by(planted) is None) == is_inside
 
 
@@ -156,7 +156,7 @@ def test_who_has_seen_enough_leaves_without_a_word(held: Ground) -> None:
 
 
 def test_less_shows_a_page_and_waits(held: Ground) -> None:
-    shown = on_terminal(held, "diff", typed=b"q")
+    shown = on_terminal(held, "diff", typed="q")
     assert b"+1" in shown
     assert b"+200" not in shown
     assert b"\x1b[?1049h" not in shown, "what was read stays on the screen"

@@ -18,9 +18,11 @@ from unspill.cli.log import (
 )
 from unspill.cli.main import EVENTS, NO_PROJECT, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
+    Elapsed,
     advised,
     connection_lines,
     count_text,
+    directory_here,
     fit,
     flagged_lines,
     operation_exit_code,
@@ -33,8 +35,8 @@ from unspill.cli.output import (
     seen_from_here,
     skipped_lines,
     traffic_form,
-    when_text,
     wants_colour,
+    when_text,
 )
 from unspill.errors import UsageError
 from unspill.model.run import Run
@@ -164,7 +166,8 @@ def _undo_session(arguments: Arguments) -> int:
         raise UsageError(f"not an operation: {to!r}", remedy="Name one from `unspill show --session`: op5.")
     sandbox = open_sandbox(arguments)
     name = sandbox.find_session(arguments.value("--session") or None).name
-    done = sandbox.undo_session(name, to=None if point is None else int(point))
+    with Elapsed("Reversing"):
+        done = sandbox.undo_session(name, to=None if point is None else int(point))
     if arguments.flag("--json"):
         print_json({"operations": [operation_form(operation) for operation in done]})
         return max(map(operation_exit_code, done))
@@ -258,7 +261,9 @@ def _show_undo(arguments: Arguments, sandbox: Sandbox) -> int:
 
 def _reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], Operation]) -> int:
     """Reverse the operation that is named, or the default one, and say what came of it."""
-    operation = do(_named_operation(arguments, sandbox, do))
+    named = _named_operation(arguments, sandbox, do)
+    with Elapsed("Reversing"):
+        operation = do(named)
     if arguments.flag("--json"):
         print_json(operation_form(operation))
         return operation_exit_code(operation)
@@ -307,7 +312,11 @@ def _print_run(arguments: Arguments, sandbox: Sandbox, record: Run) -> None:
     _print_traffic(sandbox.traffic(record.id))
     if record.held:
         print("changes:")
-        print("\n".join(sandbox.summary(run=record.id, colour=wants_colour(arguments.value("--color")))))
+        print(
+            "\n".join(
+                sandbox.summary(run=record.id, colour=wants_colour(arguments.value("--color")), here=directory_here())
+            )
+        )
     elif record.changed:
         done = [
             found.number
@@ -347,7 +356,12 @@ def _print_operation(sandbox: Sandbox, operation: Operation) -> None:
     print(f"when: {when_text(operation.at_ns)}, requested by: {safe_text(operation.asked_by)}")
     if operation.ending == "done":
         try:
-            lines = summary_lines(sandbox.operation_changes(operation.number), limit=1_000_000, project=sandbox.project)
+            lines = summary_lines(
+                sandbox.operation_changes(operation.number),
+                limit=1_000_000,
+                project=sandbox.project,
+                here=directory_here(),
+            )
         except UsageError as error:
             lines = [f"  {error.message}"]
         print("changes:")

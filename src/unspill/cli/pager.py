@@ -38,7 +38,7 @@ def run_paged(verb: str, run: Callable[[], int]) -> int:
         return run()
     screen = sys.stdout
     paged = PagedOutput(screen, command, environ, is_eager=is_own)
-    sys.stdout = paged  # type: ignore[assignment]
+    sys.stdout = paged
     try:
         return run()
     except BrokenPipeError:

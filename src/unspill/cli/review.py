@@ -14,10 +14,12 @@ from unspill.changes.render import named, to_plain
 from unspill.changes.select import did_you_mean
 from unspill.cli.main import COLOR, EVENTS, RUN, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
+    Elapsed,
     advised,
     change_lines,
     count_text,
     decoded,
+    directory_here,
     fit,
     include_option,
     operation_exit_code,
@@ -83,7 +85,10 @@ def changes(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         print_json(to_plain(sandbox.changes(run=arguments.value("--run"))))
         return 0
-    lines = sandbox.summary(run=arguments.value("--run"), colour=wants_colour(arguments.value("--color")))
+    with Elapsed("Reading changes"):
+        lines = sandbox.summary(
+            run=arguments.value("--run"), colour=wants_colour(arguments.value("--color")), here=directory_here()
+        )
     print("\n".join(map(fit, lines)) or NOTHING_HELD)
     if sandbox.has_keeper:
         text = "Not listed: what background runs hold until they end. Apply it now: unspill apply{of}"
@@ -121,7 +126,8 @@ def diff(arguments: Arguments) -> int:
         text = "".join(sandbox.diff(paths, operation=one.number, colour=colour) for one in session.operations)
     else:
         wanted = None if operation is None else operation_word(operation)
-        text = sandbox.diff(paths, run=arguments.value("--run"), operation=wanted, colour=colour)
+        with Elapsed("Comparing"):
+            text = sandbox.diff(paths, run=arguments.value("--run"), operation=wanted, colour=colour)
     if as_json:
         print_json({"sandbox": sandbox.name, "diff": text})
     else:
@@ -166,7 +172,8 @@ def apply(arguments: Arguments) -> int:
     if operation is None:
         selection = _with_named(_selection_of(arguments, sandbox), arguments, sandbox)
         selection = _with_consent(selection, arguments, sandbox)
-        operation = sandbox.apply(selection, run=arguments.value("--run"))
+        with Elapsed("Applying"):
+            operation = sandbox.apply(selection, run=arguments.value("--run"))
     if arguments.flag("--json"):
         print_json(operation_form(operation))
     else:
@@ -189,7 +196,8 @@ def apply(arguments: Arguments) -> int:
 def discard(arguments: Arguments) -> int:
     """Discard held changes."""
     sandbox = open_sandbox(arguments)
-    operation = sandbox.discard(_selection_of(arguments, sandbox))
+    with Elapsed("Discarding"):
+        operation = sandbox.discard(_selection_of(arguments, sandbox))
     if arguments.flag("--json"):
         print_json({"discarded_changes": operation.changed, "operation": operation.number or None})
     elif operation.number:
@@ -246,7 +254,8 @@ def restore(arguments: Arguments) -> int:
         raise UsageError("no file given", remedy="Name one that `unspill files` lists.")
     sandbox = open_sandbox(arguments)
     path = _path_from_project(arguments.words[0], sandbox.project)
-    operation = sandbox.restore(path, arguments.value("--from"))
+    with Elapsed("Restoring"):
+        operation = sandbox.restore(path, arguments.value("--from"))
     if arguments.flag("--json"):
         print_json(operation_form(operation))
     else:
@@ -256,7 +265,8 @@ def restore(arguments: Arguments) -> int:
 
 def _show_review(arguments: Arguments, paths: list[str], sandbox: Sandbox) -> int:
     """Show what is held on a terminal, which counts: what was seen to its end can be named by its token."""
-    review = sandbox.reviews.diff(paths, colour=wants_colour(arguments.value("--color")))
+    with Elapsed("Comparing"):
+        review = sandbox.reviews.diff(paths, colour=wants_colour(arguments.value("--color")))
     _print_review(sandbox, review)
     if not review.text:
         _tell_nothing(arguments, sandbox)

@@ -12,6 +12,7 @@ import os
 from unspill.changes.render import named, safe_text
 from unspill.cli.main import NO_PROJECT, Option, named_project, verb
 from unspill.cli.output import (
+    Elapsed,
     count_text,
     decoded,
     operation_form,
@@ -84,7 +85,8 @@ _MOST_SECRETS = 50
 )
 def status(arguments: Arguments) -> int:
     """Say what the state directory holds, and what that costs."""
-    found = get_status()
+    with Elapsed("Adding up"):
+        found = get_status()
     if arguments.flag("--json"):
         print_json(_status_form(found))
     else:
@@ -133,7 +135,8 @@ def playground(arguments: Arguments) -> int:
 def prune(arguments: Arguments) -> int:
     """Forget what is older than the settings keep."""
     dry_run = arguments.flag("--dry-run")
-    pruned = prune_now(dry_run=dry_run)
+    with Elapsed("Pruning"):
+        pruned = prune_now(dry_run=dry_run)
     if arguments.flag("--json"):
         print_json({"dry_run": dry_run, **_pruned_form(pruned)})
         return 0
