@@ -390,7 +390,7 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a bound": (
         "head -c 3000000 /dev/zero > big",
         {"limits": short(layer_bytes=1 << 20)},
-        "[unspill] Command killed: it reached the limit layer_bytes = 1048576\n"
+        "[unspill] Command killed: it wrote more than 1 MiB (`limits.layer_bytes`)\n"
         f"[unspill] Changes of run 1 (discarded):\n[unspill] 1 added\n[unspill]   A big\n{NOTHING}\n"
         "[Command failed with exit code 137]",
     ),

@@ -144,7 +144,7 @@ async def test_a_bound_that_ended_a_command_is_named(ground: Ground) -> None:
     workspace = await opened(ground, limits=short(output_bytes=10_000, kept_bytes=1000))
     result = await workspace.exec("yes")
     assert result.exit_code == 137
-    assert b"[unspill] Command killed: it reached the limit output = 10000" in result.stderr
+    assert b"[unspill] Command killed: it printed more than 9.766 KiB (`limits.output_bytes`)" in result.stderr
 
 
 async def test_our_failure_is_an_exception(

@@ -168,7 +168,7 @@ def test_a_bound_that_ends_a_command_is_named(ground: Ground) -> None:
     backend = UnspillBackend(ground.project, policy=ground.policy(limits=short(layer_bytes=1 << 20)))
     result = finish(backend.run("head -c 100M /dev/zero >big; sleep 60", shell=True))
     assert result.exit_code == 137
-    assert "[unspill] Command killed: it reached the limit layer_bytes = 1048576" in result.stderr
+    assert "[unspill] Command killed: it wrote more than 1 MiB (`limits.layer_bytes`)" in result.stderr
     backend.close()
 
 

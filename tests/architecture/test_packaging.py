@@ -24,6 +24,8 @@ from tests.architecture.frameworks import normal, pinned
 from tests.architecture.sources import PACKAGE, ROOT
 from tests.building import build_wheel, copy_checkout, made_once
 from tests.docs.blocks import find_blocks
+from unspill.cli.completion import SCRIPTS
+from unspill.cli.manual import pages
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXPLAINED = (ROOT / "docs" / "design" / "dependencies.md").read_text()
@@ -114,12 +116,26 @@ def test_every_extra_is_one_framework_bounded_pinned_and_explained(extra: str) -
 
 @pytest.mark.slow
 def test_the_installed_command_is_a_plain_script(wheel: zipfile.ZipFile) -> None:
-    (path,) = [path for path in wheel.namelist() if ".data/" in path]
-    assert path.endswith("/scripts/unspill")
+    (path,) = [path for path in wheel.namelist() if ".data/scripts/" in path]
+    assert path.endswith("/unspill")
     script = wheel.read(path).decode()
     # pip puts the interpreter into a line of exactly this form
     assert script.startswith("#!python\n")
     assert "from unspill.cli.main import main\n" in script
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_pages_and_completions_that_this_source_makes(wheel: zipfile.ZipFile) -> None:
+    shared = {path.partition(".data/data/share/")[2]: path for path in wheel.namelist() if ".data/data/share/" in path}
+    page = wheel.read(shared["man/man1/unspill.1"]).decode()
+    (date,) = re.findall(r'^\.TH UNSPILL 1 "([0-9-]{10})"', page, re.MULTILINE)
+    expected = {f"man/man1/{name}": text for name, text in pages(date).items()}
+    expected |= {
+        "bash-completion/completions/unspill": SCRIPTS["bash"],
+        "zsh/site-functions/_unspill": SCRIPTS["zsh"],
+        "fish/vendor_completions.d/unspill.fish": SCRIPTS["fish"],
+    }
+    assert {name: wheel.read(path).decode() for name, path in shared.items()} == expected
 
 
 def build_tools(directory: Path) -> Path:

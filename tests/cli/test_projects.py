@@ -167,6 +167,7 @@ def test_forget_deletes_all_that_is_kept_of_a_project_and_nothing_of_others(used
         for table, column in (("sandboxes", "project"), ("operations", "project"), ("files", "project")):
             assert {os.fsdecode(row[0]) for row in db.execute(f"SELECT {column} FROM {table}")} == {os.fspath(other)}
         assert db.execute("SELECT count(*) FROM runs").fetchone() == (2,)
+        assert {os.fsdecode(row[0]) for row in db.execute("SELECT root FROM texts")} == {os.fspath(other)}
     # Of the other project: an operation, a layer, and the lock of its sandbox
     kept = everything_in(used.state)
     assert sorted(name.split("/")[0] for name in kept) == ["layers", "locks", "locks", "operations"]
@@ -279,6 +280,14 @@ def test_both_paths_hold_changes_so_neither_is_lost(used: Ground) -> None:
     told(used, "apply", cwd=place)
     told(used, "adopt", cwd=place)
     assert told(used, "changes", cwd=place).splitlines()[1:] == ["  M a", "  A held"]
+
+
+def test_what_comes_along_with_adopt_is_merged_with_later_edits(used: Ground) -> None:
+    place = renamed(used)
+    told(used, "adopt", cwd=place)
+    (place / "a").write_text("mine\none\ntwo\n")
+    told(used, "apply", "a", cwd=place)
+    assert (place / "a").read_text() == "mine\none\ntwo\nthree\n"
 
 
 def test_a_project_that_is_still_there_is_not_adopted(used: Ground) -> None:

@@ -61,6 +61,7 @@ def test_changes_of_one_run(held: Ground) -> None:
 
 def test_changes_where_nothing_is_held(ground: Ground) -> None:
     assert text_of(ground, "changes") == "Nothing is held.\n"
+    run_cli("run", "--sandbox", "other", "--", "true", cwd=ground.project)
     assert text_of(ground, "changes", "--sandbox", "other") == "Nothing is held.\n"
     assert text_of(ground, "diff") == ""
 

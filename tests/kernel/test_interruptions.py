@@ -374,7 +374,7 @@ def test_a_layer_over_its_bound_is_dropped_although_the_run_was_cancelled(ground
     sandbox = ground.sandbox(after="apply")
     result = cancelled(sandbox, "head -c 3000000 /dev/zero > file", limits=Limits(layer_bytes=1 * MIB))
     assert result.outcome == LimitReached(limit="layer_bytes", bound=1 * MIB)
-    assert "it reached the limit layer_bytes = 1048576" in result.text()
+    assert "it wrote more than 1 MiB (`limits.layer_bytes`)" in result.text()
     assert "Changes (discarded, the project is unchanged):" in result.text()
     assert fate_of(ground, sandbox) == GONE
     assert ground.left_behind() == []

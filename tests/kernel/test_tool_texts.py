@@ -36,7 +36,8 @@ TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a bound": (
         {"command": "head -c 3000000 /dev/zero > big"},
         {"limits": Limits(layer_bytes=1 << 20, wall_s=20.0)},
-        "Command killed: it reached the limit layer_bytes = 1048576\nExit code: 137\nChanges of run 1 (discarded):\n"
+        "Command killed: it wrote more than 1 MiB (`limits.layer_bytes`)\nExit code: 137\n"
+        "Changes of run 1 (discarded):\n"
         "1 added\n  A big\nThe command printed nothing.\n",
     ),
     "cut by lines": (

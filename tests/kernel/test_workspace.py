@@ -98,7 +98,7 @@ def told(ground: Ground, command: str | list[str], **settings: Any) -> CommandOu
             137,
             "",
             "unended\n"
-            "[unspill] Command killed: it reached the limit layer_bytes = 1048576\n"
+            "[unspill] Command killed: it wrote more than 1 MiB (`limits.layer_bytes`)\n"
             "[unspill] Changes of run 1 (discarded):\n"
             "[unspill] 1 added\n"
             "[unspill]   A big\n",
@@ -163,7 +163,7 @@ def test_a_stream_is_whole_or_said_to_be_cut(ground: Ground, size: int, is_cut: 
 def test_a_command_that_prints_too_much_is_said_to_be_cut(ground: Ground) -> None:
     found = told(ground, "yes", limits=short(output_bytes=1 << 20))
     assert found.is_cut
-    assert found.stderr == "[unspill] Command killed: it reached the limit output = 1048576\n"
+    assert found.stderr == "[unspill] Command killed: it printed more than 1 MiB (`limits.output_bytes`)\n"
 
 
 def test_a_command_whose_time_is_over_is_late(ground: Ground) -> None:

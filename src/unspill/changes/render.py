@@ -11,6 +11,7 @@ point outside of its root is accepted.
 from __future__ import annotations
 
 import binascii
+import posixpath
 
 from unspill.errors import UsageError
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
@@ -72,6 +73,7 @@ def summary_lines(
     renames: Mapping[bytes, bytes] | None = None,
     fold_git: bool = False,
     project: bytes | None = None,
+    here: bytes = b"",
 ) -> list[str]:
     """Return a heading with the counts, at most `limit` lines of changes, and the findings; empty for no change.
 
@@ -82,6 +84,7 @@ def summary_lines(
         renames: Old paths of renamed files by their new ones, as `find_renames` tells them.
         project: The root that need not be named where it is the only one.
         fold_git: Let one line stand for what git keeps for itself: a commit is many files.
+        here: Where the person stands. Below a root, its paths are named as seen from there.
     """
     lines: list[str] = []
     shown = [(part.root, _worth_a_line(part.changes)) for part in changes.roots]
@@ -94,8 +97,11 @@ def summary_lines(
         if len(changes.roots) > 1 or project not in (None, root):
             lines.append(f"in {quote(root)}:")
         listed, git = _without_git(worth) if fold_git else (worth, {})
-        part = _lines_of(listed, left, colour=colour, renames=renames or {})
-        part += [f"  . {quote(path)}/: {count} internal git file{'s'[: count > 1]}" for path, count in git.items()]
+        base = here[len(root) + 1 :] if here.startswith(root + b"/") else b""
+        part = _lines_of(listed, left, colour=colour, renames=renames or {}, base=base)
+        part += [
+            f"  . {_name(path, base)}/: {count} internal git file{'s'[: count > 1]}" for path, count in git.items()
+        ]
         left = max(0, left - len(part))
         lines += part
     lines += [f"  ! {finding}" for finding in changes.findings[:limit]]
@@ -161,10 +167,11 @@ def group_skipped(operation: Operation) -> list[tuple[Skipped, int]]:
     return found
 
 
-def skipped_name(operation: Operation, left: Skipped, inside: int = 0) -> str:
+def skipped_name(operation: Operation, left: Skipped, inside: int = 0, *, here: bytes = b"") -> str:
     """Return a path that was skipped as it is shown: relative in the project, absolute in another root."""
     root = operation.roots[left.root]
-    name = quote(left.path if root == operation.project else root + b"/" + left.path)
+    base = here[len(root) + 1 :] if here.startswith(root + b"/") else b""
+    name = _name(left.path, base) if base or root == operation.project else quote(root + b"/" + left.path)
     return f"{name} and {inside} in it" if inside else name
 
 
@@ -231,7 +238,9 @@ def _worth_a_line(changes: Iterable[Change]) -> list[Change]:
     return [change for change in changes if not change.is_mere_touch]
 
 
-def _lines_of(changes: Sequence[Change], limit: int, *, colour: bool, renames: Mapping[bytes, bytes]) -> list[str]:
+def _lines_of(
+    changes: Sequence[Change], limit: int, *, colour: bool, renames: Mapping[bytes, bytes], base: bytes
+) -> list[str]:
     gone = {renames[change.path] for change in changes if change.path in renames}
     changes = [change for change in changes if change.kind != "deleted" or change.path not in gone]
     inside: dict[bytes, int] = {}
@@ -242,7 +251,7 @@ def _lines_of(changes: Sequence[Change], limit: int, *, colour: bool, renames: M
         changes = sorted(changes, key=lambda change: not change.leads_out)[:limit]
     lines = []
     for change in changes:
-        line = _change_line(change, colour=colour, old=renames.get(change.path))
+        line = _change_line(change, colour=colour, old=renames.get(change.path), base=base)
         if number := inside.get(change.path):
             line += f" and {number} in it"
         lines.append(line)
@@ -251,19 +260,24 @@ def _lines_of(changes: Sequence[Change], limit: int, *, colour: bool, renames: M
     return lines
 
 
-def _change_line(change: Change, *, colour: bool = False, old: bytes | None = None) -> str:
+def _change_line(change: Change, *, colour: bool = False, old: bytes | None = None, base: bytes = b"") -> str:
     """Return one change as one line: a letter, the name and what is remarkable about it."""
     letter = "R" if old is not None else _LETTERS[change.kind]
     if colour:
         letter = f"{_COLOURS[change.kind]}{letter}{_END}"
     kind = change.entry.kind if change.entry is not None else change.base_kind
-    name = quote(change.path) + ("/" if kind == "dir" else "")
+    name = _name(change.path, base) + ("/" if kind == "dir" else "")
     if old is not None:
-        name = f"{quote(old)} => {name}"
+        name = f"{_name(old, base)} => {name}"
     if change.target is not None:
         name += f" -> {quote(change.target)}"
     notes = remarks(change)
     return f"  {letter} {name}" + (f"  [{'; '.join(notes)}]" if notes else "")
+
+
+def _name(path: bytes, base: bytes) -> str:
+    """Return a path as it is shown: as seen from a directory of its root, or from the root."""
+    return quote(posixpath.relpath(path, base) if base else path)
 
 
 def _mode_remarks(change: Change, mode: int) -> list[str]:

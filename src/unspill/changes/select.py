@@ -7,10 +7,11 @@ directory above it. Decides by paths alone: no file is looked at.
 
 from __future__ import annotations
 
+import os
 import posixpath
 
 from unspill.errors import UsageError
-from unspill.policy.paths import quote
+from unspill.policy.paths import closest, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     Chosen = dict[bytes, set[bytes]]
 
 _CUT = "Discard everything that is held, then make the command write less or write elsewhere."
+_MOST_COMPARED = 2000
 LIST = "See `unspill changes` for what can be chosen."
 
 
@@ -170,7 +172,7 @@ def _choose_paths(changes: ChangeSet, given: tuple[bytes, ...], chosen: Chosen) 
     for name in given:
         if name not in used:
             _refuse_part_of_another(changes, name)
-            raise UsageError(f"{_shown(changes, name)} has no changes", remedy=LIST)
+            raise UsageError(f"{_shown(changes, name)} has no changes", remedy=did_you_mean(changes, name) or LIST)
 
 
 def _top_of(path: bytes, tops: Container[bytes], known: dict[bytes, bytes | None]) -> bytes | None:
@@ -225,7 +227,7 @@ def _choose_file(changes: ChangeSet, hunks: Hunks, chosen: Chosen) -> None:
                 chosen[part.root].add(path)
                 return
     _refuse_part_of_another(changes, hunks.path)
-    raise UsageError(f"{_shown(changes, hunks.path)} has no changes", remedy=LIST)
+    raise UsageError(f"{_shown(changes, hunks.path)} has no changes", remedy=did_you_mean(changes, hunks.path) or LIST)
 
 
 def _refuse_hunks(change: Change) -> None:
@@ -257,6 +259,19 @@ def _shown(changes: ChangeSet, given: bytes) -> str:
     """Return a path for a message, relative where it is in the first root."""
     first = changes.roots[0].root + b"/" if changes.roots else b""
     return quote(given.removeprefix(first) or given)
+
+
+def did_you_mean(changes: ChangeSet, given: bytes) -> str:
+    """Return a question about a path that changed and is spelt nearly so; nothing if there is none."""
+    known = {
+        posixpath.join(part.root, change.path) for part in changes.roots for change in part.changes[:_MOST_COMPARED]
+    }
+    found = closest(os.fsdecode(_absolute(changes, given)), [os.fsdecode(path) for path in known])
+    return f"Did you mean {_shown(changes, os.fsencode(found))}?" if found else ""
+
+
+def _absolute(changes: ChangeSet, given: bytes) -> bytes:
+    return posixpath.join(changes.roots[0].root, given) if changes.roots else given
 
 
 def _of_root(root: bytes, paths: set[bytes]) -> set[bytes]:

@@ -70,6 +70,10 @@ _MOST_BESIDE = 10
     QUIET,
     positional="claude|codex|gemini|opencode|pi|PROGRAM [ARGUMENT ...]",
     takes_command=True,
+    examples=(
+        "unspill agent claude",
+        "unspill agent --hold claude",
+    ),
 )
 def agent(arguments: Arguments) -> int:
     """Run an agent; return its exit code."""

@@ -32,7 +32,13 @@ _INTERRUPTED = 130
 _LONGEST_COMMAND = 120
 
 
-@verb("List background runs: of all your projects, or of the one that --project names.")
+@verb(
+    "List background runs: of all your projects, or of the one that --project names.",
+    examples=(
+        "unspill ps",
+        "unspill ps --json",
+    ),
+)
 def ps(arguments: Arguments) -> int:
     """List what runs in the background."""
     wanted, name = named_project(arguments), arguments.value("--sandbox")
@@ -73,6 +79,10 @@ def _run_line(run: dict[str, Any], where: str) -> str:
     NO_PROJECT.replace(help="a run without a project"),
     positional="[NAME|RUN]",
     most=1,
+    examples=(
+        "unspill attach",
+        "unspill attach run7",
+    ),
 )
 def attach(arguments: Arguments) -> int:
     """Have the terminal of a background run until it ends or is left; return its exit code."""
@@ -107,6 +117,10 @@ def attach(arguments: Arguments) -> int:
     NO_PROJECT.replace(help="a run without a project"),
     positional="[NAME|RUN]",
     most=1,
+    examples=(
+        "unspill logs",
+        "unspill logs --follow run7",
+    ),
 )
 def logs(arguments: Arguments) -> int:
     """Print the output of a background run."""
@@ -168,6 +182,10 @@ def _print_stored(arguments: Arguments, sandbox: Sandbox, number: int | None) ->
     NO_PROJECT.replace(help="runs without a project"),
     positional="[NAME|RUN]",
     most=1,
+    examples=(
+        "unspill stop run7",
+        "unspill stop trial",
+    ),
 )
 def stop(arguments: Arguments) -> int:
     """End background runs."""
@@ -208,8 +226,8 @@ def _find(arguments: Arguments) -> tuple[int | None, Sandbox, KeeperLink | None]
     """Return the run and the sandbox that a person names by number, name or options, and its keeper if it has one."""
     number = None
     for word in arguments.words:
-        if word.isdecimal():
-            number = int(word)
+        if word.removeprefix("run").isdecimal():
+            number = int(word.removeprefix("run"))
         elif arguments.flag("--sandbox"):
             raise UsageError("the sandbox is named twice", remedy="Leave out `--sandbox`.")
         else:

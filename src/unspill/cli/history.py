@@ -18,9 +18,11 @@ from unspill.cli.log import (
 )
 from unspill.cli.main import EVENTS, NO_PROJECT, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
+    Elapsed,
     advised,
     connection_lines,
     count_text,
+    directory_here,
     fit,
     flagged_lines,
     operation_exit_code,
@@ -33,6 +35,7 @@ from unspill.cli.output import (
     seen_from_here,
     skipped_lines,
     traffic_form,
+    wants_colour,
     when_text,
 )
 from unspill.errors import UsageError
@@ -58,7 +61,10 @@ _PROMPT_SHOWN = 100
 _COMMAND_SHOWN = 60
 
 
-@verb("List the sessions of agents in this project, the newest first.")
+@verb(
+    "List the sessions of agents in this project, the newest first.",
+    examples=("unspill sessions",),
+)
 def sessions(arguments: Arguments) -> int:
     """List sessions."""
     found = [session for session in open_sandbox(arguments).sessions()[::-1] if not session.is_proof]
@@ -81,6 +87,12 @@ def sessions(arguments: Arguments) -> int:
     NO_PROJECT.replace(help="show a run without a project"),
     positional="RUN|OP",
     most=1,
+    is_paged=True,
+    examples=(
+        "unspill show @",
+        "unspill show run2",
+        "unspill show op1",
+    ),
 )
 def show(arguments: Arguments) -> int:
     """Show one run, one operation, or a session."""
@@ -98,7 +110,7 @@ def show(arguments: Arguments) -> int:
         else:
             print_json(operation_form(found))
     elif isinstance(found, Run):
-        _print_run(sandbox, found)
+        _print_run(arguments, sandbox, found)
     else:
         _print_operation(sandbox, found)
     return 0
@@ -112,6 +124,11 @@ def show(arguments: Arguments) -> int:
     EVENTS,
     positional="[OP|RUN]",
     most=1,
+    examples=(
+        "unspill undo --dry-run op1",
+        "unspill undo",
+        "unspill undo --session",
+    ),
 )
 def undo(arguments: Arguments) -> int:
     """Undo an operation, or a session."""
@@ -125,7 +142,16 @@ def undo(arguments: Arguments) -> int:
     return _reverse(arguments, sandbox, sandbox.undo)
 
 
-@verb("Redo what an undo reversed, by default the last undo.", EVENTS, positional="[OP|RUN]", most=1)
+@verb(
+    "Redo what an undo reversed, by default the last undo.",
+    EVENTS,
+    positional="[OP|RUN]",
+    most=1,
+    examples=(
+        "unspill redo",
+        "unspill redo op1",
+    ),
+)
 def redo(arguments: Arguments) -> int:
     """Redo what an undo reversed."""
     sandbox = open_sandbox(arguments)
@@ -140,7 +166,8 @@ def _undo_session(arguments: Arguments) -> int:
         raise UsageError(f"not an operation: {to!r}", remedy="Name one from `unspill show --session`: op5.")
     sandbox = open_sandbox(arguments)
     name = sandbox.find_session(arguments.value("--session") or None).name
-    done = sandbox.undo_session(name, to=None if point is None else int(point))
+    with Elapsed("Reversing"):
+        done = sandbox.undo_session(name, to=None if point is None else int(point))
     if arguments.flag("--json"):
         print_json({"operations": [operation_form(operation) for operation in done]})
         return max(map(operation_exit_code, done))
@@ -234,7 +261,9 @@ def _show_undo(arguments: Arguments, sandbox: Sandbox) -> int:
 
 def _reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], Operation]) -> int:
     """Reverse the operation that is named, or the default one, and say what came of it."""
-    operation = do(_named_operation(arguments, sandbox, do))
+    named = _named_operation(arguments, sandbox, do)
+    with Elapsed("Reversing"):
+        operation = do(named)
     if arguments.flag("--json"):
         print_json(operation_form(operation))
         return operation_exit_code(operation)
@@ -269,7 +298,7 @@ def _behind(sandbox: Sandbox, operation: Operation) -> str:
     return f" of run {record.number}: {command_text(record)[:_COMMAND_SHOWN]}"
 
 
-def _print_run(sandbox: Sandbox, record: Run) -> None:
+def _print_run(arguments: Arguments, sandbox: Sandbox, record: Run) -> None:
     print(f"run {record.number} ({record.id}) in sandbox {sandbox.name!r}: {ending_text(record)}")
     more = f" [{record.argv_left_out} more bytes]" if record.argv_left_out else ""
     print("command:", " ".join(quote(word) for word in record.argv) + more)
@@ -283,7 +312,11 @@ def _print_run(sandbox: Sandbox, record: Run) -> None:
     _print_traffic(sandbox.traffic(record.id))
     if record.held:
         print("changes:")
-        print("\n".join(sandbox.summary(run=record.id)))
+        print(
+            "\n".join(
+                sandbox.summary(run=record.id, colour=wants_colour(arguments.value("--color")), here=directory_here())
+            )
+        )
     elif record.changed:
         done = [
             found.number
@@ -323,7 +356,12 @@ def _print_operation(sandbox: Sandbox, operation: Operation) -> None:
     print(f"when: {when_text(operation.at_ns)}, requested by: {safe_text(operation.asked_by)}")
     if operation.ending == "done":
         try:
-            lines = summary_lines(sandbox.operation_changes(operation.number), limit=1_000_000, project=sandbox.project)
+            lines = summary_lines(
+                sandbox.operation_changes(operation.number),
+                limit=1_000_000,
+                project=sandbox.project,
+                here=directory_here(),
+            )
         except UsageError as error:
             lines = [f"  {error.message}"]
         print("changes:")

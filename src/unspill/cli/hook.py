@@ -147,6 +147,7 @@ _OTHERS = "There are other PreToolUse hooks: if one of them rewrites commands as
     Option(name="--check", help="check that Codex calls it: installed, and trusted by you"),
     positional="|".join(AGENTS),
     most=1,
+    examples=("unspill hook claude-code --settings",),
 )
 def hook(arguments: Arguments) -> int:
     """Answer a coding agent, print its settings, or check that it calls this."""
@@ -211,7 +212,7 @@ def _follow(arguments: Arguments, event: dict[str, Any]) -> bool:
 
     def open_it() -> Sandbox:
         project_of(arguments)
-        return open_sandbox(arguments, session=hook_edits.session_of(name, event))
+        return open_sandbox(arguments, may_make=True, session=hook_edits.session_of(name, event))
 
     try:
         locations = find_own_locations()

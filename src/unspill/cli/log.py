@@ -52,6 +52,12 @@ _WIDEST = 28
     NO_PROJECT.replace(help="list the runs without a project"),
     positional="[PATH]",
     most=1,
+    is_paged=True,
+    examples=(
+        "unspill log",
+        "unspill log --since 2h notes.txt",
+        "unspill log --grep make --limit 5",
+    ),
 )
 def log(arguments: Arguments) -> int:
     """List runs, and operations that have none."""
@@ -72,7 +78,13 @@ def log(arguments: Arguments) -> int:
     return 0
 
 
-@verb("Say for each line of a file which run wrote it, as far as operations are kept.", positional="FILE", most=1)
+@verb(
+    "Say for each line of a file which run wrote it, as far as operations are kept.",
+    positional="FILE",
+    most=1,
+    is_paged=True,
+    examples=("unspill blame notes.txt",),
+)
 def blame(arguments: Arguments) -> int:
     """Print the lines of a file with whoever wrote them."""
     if not arguments.words:

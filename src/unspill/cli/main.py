@@ -21,7 +21,7 @@ from unspill.errors import (
 from unspill.host.dirfd import occupy_standard
 from unspill.host.libc import ignore_interrupts
 from unspill.lazy import lazy_module
-from unspill.policy.paths import show
+from unspill.policy.paths import closest, show
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import NoReturn
 
-    from unspill.cli import output
+    from unspill.cli import output, pager
     from unspill.model.policy import Policy
     from unspill.permissions.approvers import Approver
     from unspill.sandbox.sandbox import Sandbox
 else:
     output = lazy_module("unspill.cli.output")  # lazy: summary
+    pager = lazy_module("unspill.cli.pager")  # lazy: pager
 
 # The verbs as the overview lists them: the module that has each one, and what it does
 VERBS = {
@@ -74,8 +75,14 @@ VERBS = {
     "adopt": ("projects", "bring history and held changes along after you renamed a project"),
     "recover": ("upkeep", "replace a lost database with its last copy"),
     "doctor": ("upkeep", "check this machine, and say how to fix what is missing"),
+    "init": ("init", "write a .unspill.toml with every setting, as comments"),
+    "completion": ("completion", "print what bash, zsh or fish loads to complete these words"),
 }
+# Verbs that no person types: the overview does not list them
+_UNLISTED = {"candidates": "completion"}
 OUR_FAILURE = 125
+# The sandbox that is meant where none is named
+DEFAULT = "default"
 # Coding agents let a command through where their hook fails in any other way
 STOPPED = 2
 _SIGINT = 2
@@ -86,7 +93,8 @@ _FULL = "Redirect standard output to somewhere writable."
 class Option(Record):
     """`--name`, or `--name VALUE` where it has a `metavar`. `repeated` collects every value.
 
-    A `metavar` in brackets may be left out: then the value is empty, unless a word follows that is no option.
+    A `metavar` in brackets may be left out: then the value is empty, unless a word follows that is no option. `values`
+    are what shells complete it with: words (`a|b`), or a kind of thing that `completion.py` lists.
     """
 
     name: str
@@ -94,18 +102,27 @@ class Option(Record):
     metavar: str = ""
     short: str = ""
     repeated: bool = False
+    values: str = ""
 
 
 PROJECT = Option(name="--project", metavar="DIR", help="the project (default: the one around the current directory)")
 NO_PROJECT = Option(name="--no-project", help="no project: commands start in a playground, nothing is applied")
-SANDBOX = Option(name="--sandbox", metavar="NAME", help="the sandbox of the project (default: default)")
+SANDBOX = Option(
+    name="--sandbox", metavar="NAME", values="sandbox", help="the sandbox of the project (default: default)"
+)
 JSON = Option(name="--json", help="print one JSON object")
 HELP = Option(name="--help", short="-h", help="show this help")
 RUN = Option(name="--run", metavar="RUN", help="only the changes of this run: its number or id")
-SESSION = Option(name="--session", metavar="[ID]", help="what an agent's session changed (default: the last one)")
+SESSION = Option(
+    name="--session", metavar="[ID]", values="session", help="what an agent's session changed (default: the last one)"
+)
 EVENTS = Option(
     name="--events", metavar="WHERE", help="write a JSON line for each changed path to a descriptor (3) or file"
 )
+COLOR = Option(
+    name="--color", metavar="WHEN", values="auto|always|never", help="colours: auto (on a terminal), always or never"
+)
+NO_PAGER = Option(name="--no-pager", help="print it all at once, without your pager")
 EVERYWHERE = (PROJECT, SANDBOX, JSON, HELP)
 
 
@@ -113,7 +130,8 @@ class Verb(Record):
     """One verb of the command line; `run` does it and returns the exit code. `verb` makes one of a function.
 
     `positional` names its arguments for the help; `most` bounds how many there may be. `removed` are options of earlier
-    versions, each with what to do instead.
+    versions, each with what to do instead. `examples` are command lines that a test runs. With `is_paged` it has much
+    to say, which the person's pager shows.
 
     With `takes_command`, everything from the first word that is no option (or after `--`) is the command to run.
     """
@@ -126,6 +144,8 @@ class Verb(Record):
     most: int | None = 0
     takes_command: bool = False
     removed: tuple[tuple[str, str], ...] = ()
+    examples: tuple[str, ...] = ()
+    is_paged: bool = False
 
 
 def verb(
@@ -135,6 +155,8 @@ def verb(
     most: int | None = 0,
     takes_command: bool = False,
     removed: tuple[tuple[str, str], ...] = (),
+    examples: tuple[str, ...] = (),
+    is_paged: bool = False,
 ) -> Callable[[Callable[[Arguments], int]], Verb]:
     """Make a function the verb of its name, with these options and the ones that every verb has."""
 
@@ -143,11 +165,13 @@ def verb(
             name=run.__name__,
             summary=summary,
             run=run,
-            options=(*options, *EVERYWHERE),
+            options=(*options, *((COLOR, NO_PAGER) if is_paged else ()), *EVERYWHERE),
             positional=positional,
             most=most,
             takes_command=takes_command,
             removed=removed,
+            examples=examples,
+            is_paged=is_paged,
         )
 
     return make
@@ -236,6 +260,7 @@ def help_text(verb: Verb) -> str:
         names = ", ".join(name for name in (option.short, option.name) if name)
         left = f"  {names} {option.metavar}".rstrip()
         lines.append(f"{left:<26}  {option.help}")
+    lines += ["", "examples:", *(f"  {line}" for line in verb.examples)] if verb.examples else []
     return "\n".join(lines)
 
 
@@ -243,13 +268,18 @@ def open_sandbox(
     arguments: Arguments,
     *,
     may_fork: bool = False,
+    may_make: bool = False,
     approver: Approver | None = None,
     session: str = "",
     widen: Callable[[Policy], Policy] | None = None,
 ) -> Sandbox:
     """Open the sandbox that --project and --sandbox name; say on stderr what was found interrupted and repaired.
 
-    `widen` makes its policy of the one that the person has decided on.
+    `widen` makes its policy of the one that the person has decided on. Who runs something (`may_fork`, `may_make`)
+    makes a sandbox by naming it; who only reads may have mistyped its name.
+
+    Raises:
+        UsageError: there is no sandbox of that name, and none is to be made.
     """
     # Not at the top: `run` starts the spawner first, and `hook` opens no sandbox
     from unspill.sandbox import project, sandbox  # lazy: run
@@ -264,10 +294,13 @@ def open_sandbox(
     if widen is not None:
         top = None if chosen is None else project.resolve_project(chosen)
         policy = widen(project.load_policy(project.find_own_locations(), top, None))
+    name = arguments.value("--sandbox") or DEFAULT
+    if name != DEFAULT and not may_fork and not may_make:
+        project.check_known(name, chosen)
     opened = sandbox.Sandbox(
         chosen,
         policy=policy,
-        name=arguments.value("--sandbox") or "default",
+        name=name,
         may_fork=may_fork,
         approver=approver,
         on_change=None if events is None else output.EventLines(events).write,
@@ -309,7 +342,8 @@ def _take_option(verb: Verb, by_name: dict[str, Option], arguments: Arguments, w
         instead = dict(verb.removed).get(name)
         if instead is not None:
             raise UsageError(f"{name} was removed", remedy=instead)
-        raise _usage(verb, f"unknown option {name}")
+        near = closest(name, [known for known in by_name if len(known) > 2])
+        raise _usage(verb, f"unknown option {name}", meant=f"Did you mean {near}? " if near else "")
     if not option.metavar:
         if equals:
             raise _usage(verb, f"{name} takes no value")
@@ -326,8 +360,8 @@ def _take_option(verb: Verb, by_name: dict[str, Option], arguments: Arguments, w
     arguments.add(option.name, value)
 
 
-def _usage(verb: Verb, problem: str) -> UsageError:
-    return UsageError(problem, remedy=f"See `unspill {verb.name} --help`.")
+def _usage(verb: Verb, problem: str, *, meant: str = "") -> UsageError:
+    return UsageError(problem, remedy=f"{meant}See `unspill {verb.name} --help`.")
 
 
 def main() -> NoReturn:
@@ -397,23 +431,29 @@ def run_words(words: list[str]) -> int:
 
 
 def _run_verb(verb: str, words: list[str]) -> int:
+    if verb == "help" and words and words[0] in VERBS:
+        verb, words = words[0], ["--help"]
     if verb in ("--help", "-h", "help"):
         return _print_overview()
-    if verb == "--version":
+    if verb in ("--version", "-V"):
         return _print_version()
-    if verb not in VERBS:
-        raise UsageError(f"unknown command {verb!r}", remedy="See `unspill --help`.")
+    if verb not in VERBS and verb not in _UNLISTED:
+        near = closest(verb, VERBS)
+        meant = f"Did you mean `unspill {near}`? " if near else ""
+        raise UsageError(f"unknown command {verb!r}", remedy=f"{meant}See `unspill --help`.")
     found = find_verb(verb)
     arguments = parse(found, words)
     if arguments.flag("--help"):
         print(help_text(found))
         return 0
+    if found.is_paged and sys.stdout.isatty() and not (arguments.flag("--no-pager") or arguments.flag("--json")):
+        return pager.run_paged(found.name, lambda: found.run(arguments))
     return found.run(arguments)
 
 
 def find_verb(name: str) -> Verb:
     """Import the one module that has a verb, and return it."""
-    module = f"unspill.cli.{VERBS[name][0]}"
+    module = f"unspill.cli.{_UNLISTED.get(name) or VERBS[name][0]}"
     __import__(module)
     found: Verb = getattr(sys.modules[module], name)
     return found
@@ -471,7 +511,7 @@ def _print_overview() -> int:
     print("unspill: run anything, spill nothing\n\nusage: unspill COMMAND [options]\n")
     for name, (_module, summary) in VERBS.items():
         print(f"  {name:<12}{summary}")
-    print("\nRun `unspill COMMAND --help` for details.")
+    print("\nRun `unspill COMMAND --help` for details, `unspill -V` for the version.")
     return 0
 
 

@@ -36,7 +36,12 @@ _PATIENCE_S, _LONGEST_S = 5.0, 600.0
     "Serve a sandbox's tools over MCP on standard input and output. Your MCP client starts this.",
     NO_PROJECT,
     Option(name="--also", metavar="DIR", repeated=True, help="another project to serve (repeatable)"),
-    Option(name="--ask", metavar="WHOM", help="who answers questions: client, queue or deny (nobody)"),
+    Option(
+        name="--ask",
+        metavar="WHOM",
+        values="client|queue|deny",
+        help="who answers questions: client, queue or deny (nobody)",
+    ),
     Option(name="--remember", help="also offer clients answers that last longer than one run"),
     Option(name="--patience", metavar="SECONDS", help="how long a model waits for `unspill approve` (default: 5)"),
     Option(name="--may-apply", help="also give models the tool `apply`"),
@@ -44,6 +49,10 @@ _PATIENCE_S, _LONGEST_S = 5.0, 600.0
     Option(name="--token-file", metavar="FILE", help="file with the token that HTTP clients send; created if missing"),
     Option(name="--origin", metavar="ORIGIN", repeated=True, help="accept HTTP clients from this origin"),
     Option(name="--settings", help="print the configuration for your MCP client, and serve nothing"),
+    examples=(
+        "unspill mcp --settings --no-project",
+        "unspill mcp --settings",
+    ),
 )
 def mcp(arguments: Arguments) -> int:
     """Serve until the client goes away, or print the settings that make a client start this."""

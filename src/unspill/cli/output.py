@@ -16,6 +16,7 @@ import os
 import stat
 import sys
 import time
+from _thread import allocate_lock, start_new_thread
 from binascii import b2a_base64
 
 from unspill.changes.render import (
@@ -34,7 +35,7 @@ from unspill.errors import UsageError
 from unspill.host.dirfd import write_whole
 from unspill.model.operation import SAME_LINES
 from unspill.model.rootfs import NOTE
-from unspill.model.run import Exited, NeverStarted, exit_code_of
+from unspill.model.run import Exited, NeverStarted, TimedOut, exit_code_of
 from unspill.policy.paths import TERMINAL_RESET, quote, shell_word, wrap
 from unspill.sandbox.project import find_project
 from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, UNHEARD, describe_end, hidden_notes, unsettled_text
@@ -127,6 +128,24 @@ def fit(line: str, number: int = 1, taken: int = 0) -> str:
     return wrap(line, os.get_terminal_size(number).columns - taken)
 
 
+def wants_colour(given: str | None) -> bool:
+    """Tell whether what is printed has colours: by the value of --color, NO_COLOR and FORCE_COLOR, or by itself.
+
+    Raises:
+        UsageError: --color says something else.
+    """
+    given = given or "auto"
+    if given not in ("auto", "always", "never"):
+        raise UsageError(f"--color is not one of auto, always, never: {given!r}")
+    if given != "auto":
+        return given == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def print_json(value: object) -> None:
     """Print one JSON object on a line of its own."""
     print(json_line(value))
@@ -200,7 +219,8 @@ def result_lines(result: RunResult, sandbox: Sandbox) -> list[str]:
     if not result.sandboxed:
         lines += list(result.warnings)
     if not isinstance(result.outcome, Exited):
-        lines.append(describe_end(result.outcome).splitlines()[0])
+        is_set = isinstance(result.outcome, TimedOut) and result.outcome.after_s == sandbox.policy.limits.wall_s
+        lines.append(describe_end(result.outcome).splitlines()[0] + " (`limits.wall_s`)" * is_set)
     if isinstance(result.outcome, NeverStarted) and result.outcome.remedy:
         lines.append(f"  {result.outcome.remedy}")
     if result.exit_code in _NOT_FOUND:
@@ -290,7 +310,7 @@ def skipped_lines(operation: Operation, sandbox: Sandbox, of: int | None = None)
     for left, inside in groups[:LIMIT]:
         own = "; applying it replaces your own" if left.is_there else ""
         reason = f"{_REASONS[left.why]}: {safe_text(left.reason)}{own}"
-        lines.append(f"  ! {skipped_name(operation, left, inside)}: {reason}")
+        lines.append(f"  ! {skipped_name(operation, left, inside, here=directory_here())}: {reason}")
         remedy = _remedy(operation, left, sandbox, of)
         lines += [f"      {remedy}"] if remedy else []
     if len(groups) > LIMIT:
@@ -308,7 +328,9 @@ def change_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
         changes = sandbox.operation_changes(operation.number)
     except UsageError:
         return []
-    lines = summary_lines(changes, fold_git=True, project=sandbox.project)[bool(count_changes(changes)) :]
+    lines = summary_lines(changes, fold_git=True, project=sandbox.project, here=directory_here())[
+        bool(count_changes(changes)) :
+    ]
     return _indented(_without_git(lines, operation))
 
 
@@ -391,14 +413,14 @@ def advised(text: str, sandbox: Sandbox, **names: object) -> str:
     `{at}` in it becomes the option that names the project, `{of}` those that name the sandbox and the project, where
     they are needed; `names` fill the rest.
     """
-    here = _directory_here()
+    here = directory_here()
     is_here = bool(here) and find_project(here) == sandbox.project
     at = "" if is_here else f" --project {shell_word(sandbox.project)}"
     of = "" if sandbox.name == "default" else f" --sandbox {shell_word(os.fsencode(sandbox.name))}"
     return text.format(at=at, of=of + at, **names)
 
 
-def _directory_here() -> bytes:
+def directory_here() -> bytes:
     """Return where this process stands; nothing if what was applied has deleted that."""
     try:
         return os.path.realpath(os.getcwdb())
@@ -408,7 +430,7 @@ def _directory_here() -> bytes:
 
 def seen_from_here(path: bytes) -> bytes:
     """Return an absolute path as the person would type it: relative to where they stand, if it lies below."""
-    here = _directory_here()
+    here = directory_here()
     if not here or not path.startswith(here.rstrip(b"/") + b"/"):
         return path
     relative = os.path.relpath(path, here)
@@ -562,6 +584,41 @@ class ProgressLine:
             self._is_quiet = True  # nobody looks; what is made is made all the same
 
 
+class Elapsed:
+    """Says on a terminal what is being done and for how long, from the second second on; the line goes when it ends."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._going_on = allocate_lock()
+        self._shown = allocate_lock()
+        self._is_terminal = os.isatty(2)
+
+    def __enter__(self) -> Self:
+        if self._is_terminal:
+            self._going_on.acquire()
+            self._shown.acquire()
+            start_new_thread(self._show, (time.monotonic(),))
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        if self._is_terminal:
+            self._going_on.release()
+            # What follows is written when the line is gone
+            self._shown.acquire()
+
+    def _show(self, begun: float) -> None:
+        try:
+            while not self._going_on.acquire(timeout=1.0):
+                text = f"unspill: {self._what} ({time.monotonic() - begun:.0f} s)"
+                os.write(2, f"{_CLEAR}{text[: _columns() - 1]}".encode())
+            if time.monotonic() - begun >= 1.0:
+                os.write(2, _CLEAR.encode())
+        except OSError:
+            return  # nobody looks; what is done is done all the same
+        finally:
+            self._shown.release()
+
+
 def progress_text(progress: Progress, *, has_bar: bool, is_first: bool = False) -> str:
     """Return one step in words: what a server wrote in it can't speak to the terminal.
 
@@ -597,7 +654,7 @@ def _applied(result: RunResult, operation: Operation, sandbox: Sandbox, news: It
 
 def _listed(changes: ChangeSet, what: str, project: bytes) -> list[str]:
     count = count_changes(changes)
-    listed = summary_lines(changes, fold_git=True, project=project)[bool(count) :]
+    listed = summary_lines(changes, fold_git=True, project=project, here=directory_here())[bool(count) :]
     # A commit is many files of git's own, which one line stands for
     plain = count_changes(change for part in changes.roots for change in without_own_files(part.changes))
     return [
@@ -625,7 +682,7 @@ def _held_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
     count = count_changes(held)
     if not count:
         return []
-    listed = summary_lines(held, limit=LIMIT, fold_git=True, project=sandbox.project)[1:]
+    listed = summary_lines(held, limit=LIMIT, fold_git=True, project=sandbox.project, here=directory_here())[1:]
     words = [
         shell_word(seen_from_here(os.path.join(part.root, one.path))) for part in held.roots for one in part.changes
     ]

@@ -37,7 +37,13 @@ _LONGEST_EVENT = 160
 _MOST_PATHS = 5
 
 
-@verb("List the requests that wait for your answer, in all projects or in the one of --project.")
+@verb(
+    "List the requests that wait for your answer, in all projects or in the one of --project.",
+    examples=(
+        "unspill requests",
+        "unspill requests --json",
+    ),
+)
 def requests(arguments: Arguments) -> int:
     """List what waits for an answer."""
     with Office() as office:
@@ -53,11 +59,20 @@ def requests(arguments: Arguments) -> int:
 
 @verb(
     "Allow a request. `unspill requests` lists their ids.",
-    Option(name="--scope", metavar="SCOPE", help="for how long: once (the default), run, sandbox or always"),
+    Option(
+        name="--scope",
+        metavar="SCOPE",
+        values="once|run|sandbox|always",
+        help="for how long: once (the default), run, sandbox or always",
+    ),
     Option(name="--dangerous", help="required for requests that leave or weaken the sandbox"),
     Option(name="--yes", help="answer without being shown it and asked again"),
     positional="ID",
     most=1,
+    examples=(
+        "unspill approve ID",
+        "unspill approve ID --scope always",
+    ),
 )
 def approve(arguments: Arguments) -> int:
     """Say yes to what waits."""
@@ -85,6 +100,10 @@ def approve(arguments: Arguments) -> int:
     Option(name="--reason", metavar="TEXT", help="the reason, shown to whoever asked"),
     positional="ID",
     most=1,
+    examples=(
+        "unspill deny ID",
+        "unspill deny ID --reason 'not today'",
+    ),
 )
 def deny(arguments: Arguments) -> int:
     """Say no to what waits."""
@@ -103,6 +122,10 @@ def deny(arguments: Arguments) -> int:
     Option(name="--all", help="with revoke: everything, or everything in that project"),
     positional="[revoke ID]",
     most=2,
+    examples=(
+        "unspill grants",
+        "unspill grants revoke --all",
+    ),
 )
 def grants(arguments: Arguments) -> int:
     """List grants, or revoke some."""
@@ -123,6 +146,10 @@ def grants(arguments: Arguments) -> int:
     "List what was asked, answered, run and applied, newest first.",
     Option(name="--limit", metavar="N", help="how many to list (default 20)"),
     removed=(("--verify", "Lines have no hashes any more. As a proof, copy them to another machine."),),
+    examples=(
+        "unspill audit",
+        "unspill audit --limit 5",
+    ),
 )
 def audit(arguments: Arguments) -> int:
     """List the events of the audit."""

@@ -11,7 +11,7 @@ import time
 from unspill.changes.render import safe_text
 from unspill.cli.log import command_text, moment_text
 from unspill.cli.main import Option, open_sandbox, verb
-from unspill.cli.output import count_text, decoded, fit, print_json, size_text
+from unspill.cli.output import Elapsed, count_text, decoded, fit, print_json, size_text
 from unspill.errors import HostError, UnspillError, UsageError
 from unspill.policy.paths import quote, shell_word, show_line
 from unspill.record import Record
@@ -38,10 +38,16 @@ _NARROW = 60
 @verb(
     "Show where the project stands: what is held, what happened last, what runs, disk use, and what to do next.",
     Option(name="--all", help="list what unspill keeps of all projects, part by part"),
+    examples=(
+        "unspill status",
+        "unspill status --all",
+        "unspill status --json",
+    ),
 )
 def status(arguments: Arguments) -> int:
     """Say in one screen where the project stands; also where there is none, or no sandbox can be made."""
-    found = projects.get_status()
+    with Elapsed("Adding up"):
+        found = projects.get_status()
     here = _look_here(arguments)
     if arguments.flag("--json"):
         print_json({**_status_form(found), "here": None if here is None else here.form()})
@@ -53,7 +59,13 @@ def status(arguments: Arguments) -> int:
     return 0
 
 
-@verb("List the project's sandboxes: what each one holds, how often it was used, and whether something runs in it.")
+@verb(
+    "List the project's sandboxes: what each one holds, how often it was used, and whether something runs in it.",
+    examples=(
+        "unspill sandboxes",
+        "unspill sandboxes --json",
+    ),
+)
 def sandboxes(arguments: Arguments) -> int:
     """List the sandboxes of a project."""
     sandbox = open_sandbox(arguments)
@@ -74,6 +86,10 @@ def sandboxes(arguments: Arguments) -> int:
     Option(name="--dry-run", help="only say what would be deleted"),
     positional="PROJECT",
     most=1,
+    examples=(
+        "unspill forget --dry-run .",
+        "unspill forget --yes .",
+    ),
 )
 def forget(arguments: Arguments) -> int:
     """Forget a project, once the person has said yes to what goes with it."""
@@ -101,6 +117,7 @@ def forget(arguments: Arguments) -> int:
     "After you renamed or moved a project: bring its history, held changes and undo to where it is now.",
     positional="[OLDPATH]",
     most=1,
+    examples=("unspill adopt ../old",),
 )
 def adopt(arguments: Arguments) -> int:
     """Give what is kept of a project to the path that its directory has now."""

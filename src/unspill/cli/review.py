@@ -11,13 +11,16 @@ import os
 import sys
 
 from unspill.changes.render import named, to_plain
+from unspill.changes.select import did_you_mean
 from unspill.cli.log import find_named, is_name, operation_of
-from unspill.cli.main import EVENTS, RUN, SESSION, Option, open_sandbox, operation_word, verb
+from unspill.cli.main import COLOR, EVENTS, RUN, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
+    Elapsed,
     advised,
     change_lines,
     count_text,
     decoded,
+    directory_here,
     fit,
     include_option,
     operation_exit_code,
@@ -26,6 +29,7 @@ from unspill.cli.output import (
     print_operation,
     seen_from_here,
     size_text,
+    wants_colour,
     when_text,
 )
 from unspill.cli.run import find_kept
@@ -50,7 +54,11 @@ if TYPE_CHECKING:
 
 _GLOB = Option(name="--glob", metavar="PATTERN", repeated=True, help="matching paths; ** crosses slashes (repeatable)")
 _HUNK = Option(
-    name="--hunk", metavar="PATH:N[@TOKEN]", repeated=True, help="hunks as `diff` numbers them: PATH:1,3 (repeatable)"
+    name="--hunk",
+    metavar="PATH:N[@TOKEN]",
+    repeated=True,
+    values="changed",
+    help="hunks as `diff` numbers them: PATH:1,3 (repeatable)",
 )
 NOTHING_HELD = "Nothing is held."
 _MOST_HUNKS = 100_000
@@ -59,14 +67,25 @@ _TOKEN_DIGITS = "0123456789abcdef"
 _LONGEST_TOKEN = 64
 
 
-@verb("List held changes: those that your project does not have yet.", RUN)
+@verb(
+    "List held changes: those that your project does not have yet.",
+    RUN,
+    COLOR,
+    examples=(
+        "unspill changes",
+        "unspill changes --run run2",
+    ),
+)
 def changes(arguments: Arguments) -> int:
     """List what is held, one line a path."""
     sandbox = open_sandbox(arguments)
     if arguments.flag("--json"):
         print_json(to_plain(sandbox.changes(run=arguments.value("--run"))))
         return 0
-    lines = sandbox.summary(run=arguments.value("--run"), colour=sys.stdout.isatty())
+    with Elapsed("Reading changes"):
+        lines = sandbox.summary(
+            run=arguments.value("--run"), colour=wants_colour(arguments.value("--color")), here=directory_here()
+        )
     print("\n".join(map(fit, lines)) or NOTHING_HELD)
     if sandbox.has_keeper:
         text = "Not listed: what background runs hold until they end. Apply it now: unspill apply{of}"
@@ -81,6 +100,12 @@ def changes(arguments: Arguments) -> int:
     SESSION.replace(help="show what an agent's session changed, step by step (default: the last one)"),
     positional="[OP|RUN] [PATH ...]",
     most=None,
+    is_paged=True,
+    examples=(
+        "unspill diff",
+        "unspill diff sorted.txt",
+        "unspill diff op1",
+    ),
 )
 def diff(arguments: Arguments) -> int:
     """Show what is held, or what a run or an operation changed, line by line."""
@@ -90,19 +115,22 @@ def diff(arguments: Arguments) -> int:
     given = arguments.only_one("--run", "--op", "--session")
     as_json = arguments.flag("--json")
     if sys.stdout.isatty() and given is None and not as_json:
-        return _show_review(paths, sandbox)
+        return _show_review(arguments, paths, sandbox)
     operation = arguments.value("--op")
-    colour = sys.stdout.isatty() and not as_json and "NO_COLOR" not in os.environ
+    colour = not as_json and wants_colour(arguments.value("--color"))
     if arguments.flag("--session"):
         session = sandbox.find_session(arguments.value("--session") or None)
         text = "".join(sandbox.diff(paths, operation=one.number, colour=colour) for one in session.operations)
     else:
         wanted = None if operation is None else operation_word(operation)
-        text = sandbox.diff(paths, run=arguments.value("--run"), operation=wanted, colour=colour)
+        with Elapsed("Comparing"):
+            text = sandbox.diff(paths, run=arguments.value("--run"), operation=wanted, colour=colour)
     if as_json:
         print_json({"sandbox": sandbox.name, "diff": text})
     else:
         _write_text(text)
+        if not text:
+            _tell_nothing(arguments, sandbox)
     return 0
 
 
@@ -110,17 +138,44 @@ def diff(arguments: Arguments) -> int:
     "Apply held changes to the project, all or those you choose. The rest stays held.",
     _GLOB,
     _HUNK,
-    Option(name="--include", metavar="PATH[@TOKEN]", repeated=True, help="consent to a held path (repeatable)"),
-    Option(name="--overwrite", metavar="PATH", repeated=True, help="in a conflict, replace your version (repeatable)"),
     Option(
-        name="--ours", metavar="PATH", repeated=True, help="merge; where both changed a line, keep yours (repeatable)"
+        name="--include",
+        metavar="PATH[@TOKEN]",
+        repeated=True,
+        values="changed",
+        help="consent to a held path (repeatable)",
     ),
-    Option(name="--theirs", metavar="PATH", repeated=True, help="merge; where both changed a line, take the run's"),
+    Option(
+        name="--overwrite",
+        metavar="PATH",
+        repeated=True,
+        values="changed",
+        help="in a conflict, replace your version (repeatable)",
+    ),
+    Option(
+        name="--ours",
+        metavar="PATH",
+        repeated=True,
+        values="changed",
+        help="merge; where both changed a line, keep yours (repeatable)",
+    ),
+    Option(
+        name="--theirs",
+        metavar="PATH",
+        repeated=True,
+        values="changed",
+        help="merge; where both changed a line, take the run's",
+    ),
     Option(name="--markers", help="merge; where both changed a line, write both between markers"),
     RUN,
     EVENTS,
     positional="[PATH ...]",
     most=None,
+    examples=(
+        "unspill apply",
+        "unspill apply sorted.txt",
+        "unspill apply --glob '*.txt'",
+    ),
 )
 def apply(arguments: Arguments) -> int:
     """Apply held changes to the project."""
@@ -129,7 +184,8 @@ def apply(arguments: Arguments) -> int:
     if operation is None:
         selection = _with_named(_selection_of(arguments, sandbox), arguments, sandbox)
         selection = _with_consent(selection, arguments, sandbox)
-        operation = sandbox.apply(selection, run=arguments.value("--run"))
+        with Elapsed("Applying"):
+            operation = sandbox.apply(selection, run=arguments.value("--run"))
     if arguments.flag("--json"):
         print_json(operation_form(operation))
     else:
@@ -144,11 +200,16 @@ def apply(arguments: Arguments) -> int:
     _HUNK,
     positional="[PATH ...]",
     most=None,
+    examples=(
+        "unspill discard sorted.txt",
+        "unspill discard",
+    ),
 )
 def discard(arguments: Arguments) -> int:
     """Discard held changes."""
     sandbox = open_sandbox(arguments)
-    operation = sandbox.discard(_selection_of(arguments, sandbox))
+    with Elapsed("Discarding"):
+        operation = sandbox.discard(_selection_of(arguments, sandbox))
     if arguments.flag("--json"):
         print_json({"discarded_changes": operation.changed, "operation": operation.number or None})
     elif operation.number:
@@ -167,6 +228,10 @@ def discard(arguments: Arguments) -> int:
     Option(name="--all", help="also list each file of git's own directory, and of those that git ignores"),
     positional="[PATH ...]",
     most=None,
+    examples=(
+        "unspill files",
+        "unspill files --deleted notes.txt",
+    ),
 )
 def files(arguments: Arguments) -> int:
     """List the files that operations have touched, and their backups."""
@@ -194,10 +259,14 @@ def files(arguments: Arguments) -> int:
 
 @verb(
     "Restore a file as it was before an operation, by default from its newest backup. You can undo this.",
-    Option(name="--from", metavar="BACKUP", help="a name that `files` lists, or an operation: op5"),
+    Option(name="--from", metavar="BACKUP", values="operation", help="a name that `files` lists, or an operation: op5"),
     EVENTS,
     positional="PATH",
     most=1,
+    examples=(
+        "unspill restore notes.txt",
+        "unspill restore notes.txt --from op1",
+    ),
 )
 def restore(arguments: Arguments) -> int:
     """Restore an earlier version of a file."""
@@ -205,7 +274,8 @@ def restore(arguments: Arguments) -> int:
         raise UsageError("no file given", remedy="Name one that `unspill files` lists.")
     sandbox = open_sandbox(arguments)
     path = _path_from_project(arguments.words[0], sandbox.project)
-    operation = sandbox.restore(path, arguments.value("--from"))
+    with Elapsed("Restoring"):
+        operation = sandbox.restore(path, arguments.value("--from"))
     if arguments.flag("--json"):
         print_json(operation_form(operation))
     else:
@@ -213,11 +283,21 @@ def restore(arguments: Arguments) -> int:
     return operation_exit_code(operation)
 
 
-def _show_review(paths: list[str], sandbox: Sandbox) -> int:
+def _show_review(arguments: Arguments, paths: list[str], sandbox: Sandbox) -> int:
     """Show what is held on a terminal, which counts: what was seen to its end can be named by its token."""
-    review = sandbox.reviews.diff(paths, colour="NO_COLOR" not in os.environ)
+    with Elapsed("Comparing"):
+        review = sandbox.reviews.diff(paths, colour=wants_colour(arguments.value("--color")))
     _print_review(sandbox, review)
+    if not review.text:
+        _tell_nothing(arguments, sandbox)
     return 0
+
+
+def _tell_nothing(arguments: Arguments, sandbox: Sandbox) -> None:
+    """Say which of the paths that were given has nothing to show, and which one may have been meant."""
+    for word in arguments.words:
+        meant = did_you_mean(sandbox.changes(), _absolute_path(word)) if not arguments.flag("--op") else ""
+        print(f"unspill: {quote(os.fsencode(word))} has no changes here. {meant}".rstrip(), file=sys.stderr)
 
 
 def _print_review(sandbox: Sandbox, review: Review) -> None:

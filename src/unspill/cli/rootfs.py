@@ -63,6 +63,11 @@ _UNPROVED = {
     *_OTHERS,
     positional="[list|pull|upgrade|use|remove|verify|info|keep|discard] [NAME]",
     most=2,
+    examples=(
+        "unspill rootfs list",
+        "unspill rootfs pull --archive root.tar --as mine",
+        "unspill rootfs use mine",
+    ),
 )
 def rootfs(arguments: Arguments) -> int:
     """Do what the first word says; list what there is where there is none."""

@@ -23,6 +23,7 @@ from unspill.host.libc import DeferredSignals, RaisingSignals
 from unspill.layers.locks import SandboxKept
 from unspill.lazy import lazy_module
 from unspill.model.run import Ended, Exited, InheritedInput, NeverStarted, OutputChunk, Started
+from unspill.policy.paths import shell_word
 from unspill.runner.launcher import close_launchers, get_launcher
 
 TYPE_CHECKING = False
@@ -50,6 +51,7 @@ _PAST_PORTS = 65_536
 _UNSANDBOXED = 'To be asked whether it may run without a sandbox, set `unsandboxed = "ask"` under [permissions].'
 _OUR_FAILURE = 125
 _MARK = "unspill: "
+_FOR_SHELLS = frozenset(" &|;<>$*?`(")
 _NUMBERS = {"stdout": 1, "stderr": 2}
 # What records a run and what tells of it
 _LOADED = ("unspill.sandbox.result", "unspill.cli.output")
@@ -68,7 +70,12 @@ _PERMISSIONS = (
     Option(name="--reveal", metavar="PATH", repeated=True, help="ask to show it a secret (repeatable)"),
     Option(name="--root", metavar="DIR", repeated=True, help="ask to let it change this directory (repeatable)"),
 )
-ASK = Option(name="--ask", metavar="WHOM", help="who answers questions: terminal, queue or deny (nobody)")
+ASK = Option(
+    name="--ask",
+    metavar="WHOM",
+    values="terminal|queue|deny",
+    help="who answers questions: terminal, queue or deny (nobody)",
+)
 WORKING_DIR = Option(
     name="--working-dir",
     metavar="DIR",
@@ -79,7 +86,9 @@ ENV = Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an env
 _NOT_DETACHED = ("--stdin", "--explain", "--events", "--unsandboxed", "--alone")
 _MORE = ("--network", "--allow-host", "--readable", "--reveal", "--root")
 _FOLLOWED_S = 5.0
-SESSION = Option(name="--session", metavar="NAME", help="the session it belongs to: see `unspill sessions`")
+SESSION = Option(
+    name="--session", metavar="NAME", values="session", help="the session it belongs to: see `unspill sessions`"
+)
 QUIET = Option(name="--quiet", short="-q", help="print no summary")
 PORTS = (
     Option(
@@ -119,6 +128,11 @@ PORTS = (
     positional="-- COMMAND [ARGUMENT ...]",
     takes_command=True,
     removed=(("--why", "Leave it out. When a command fails, unspill explains the paths in its output."),),
+    examples=(
+        "unspill run -- python3 main.py",
+        "unspill run --hold -c 'sort notes.txt > sorted.txt'",
+        "unspill run --timeout 60 -- make test",
+    ),
 )
 def run(arguments: Arguments) -> int:
     """Run a command; return its exit code."""
@@ -145,6 +159,10 @@ def run(arguments: Arguments) -> int:
     QUIET,
     positional="[NAME]",
     most=1,
+    examples=(
+        "unspill shell",
+        "unspill shell --hold trial",
+    ),
 )
 def shell(arguments: Arguments) -> int:
     """Run the person's shell in the sandbox of a name; return its exit code."""
@@ -367,11 +385,20 @@ def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: Te
         output.print_json(output.result_form(result))
         return result.exit_code
     if not arguments.flag("--quiet") or isinstance(result.outcome, NeverStarted):
-        for line in output.result_lines(result, sandbox):
+        for line in output.result_lines(_explained(arguments, result), sandbox):
             print(_marked(line), file=sys.stderr)
     for problem in (problems := streams.problems()):
         print(_marked(problem), file=sys.stderr)
     return _OUR_FAILURE if problems else result.exit_code
+
+
+def _explained(arguments: Arguments, result: RunResult) -> RunResult:
+    """Return a result that says what to type where a whole line for a shell was given as the name of a program."""
+    words = arguments.words
+    if len(words) != 1 or not isinstance(result.outcome, NeverStarted) or not _FOR_SHELLS.intersection(words[0]):
+        return result
+    remedy = f"No program has this name. For a shell: unspill run -c {shell_word(os.fsencode(words[0]))}"
+    return result.replace(outcome=result.outcome.replace(remedy=remedy), warnings=())
 
 
 def _provide_rootfs(sandbox: Sandbox, *, is_quiet: bool) -> None:

@@ -68,13 +68,22 @@ class Receipt(Record):
 
 @verb(
     "Make a coding agent run its commands in the sandbox, and prove that it does.",
-    Option(name="--mode", metavar="MODE", help="hook (before its own shell) or mcp (tools instead of its shell)"),
+    Option(
+        name="--mode",
+        metavar="MODE",
+        values="hook|mcp",
+        help="hook (before its own shell) or mcp (tools instead of its shell)",
+    ),
     Option(name="--check", help="prove it again; nothing is changed"),
     Option(name="--remove", help="put the agent's settings back as they were"),
     Option(name="--print", help="show what would be changed, and change nothing"),
     Option(name="--trust", help="also tell Codex that you trust the hook"),
     positional="|".join(AGENTS_TO_SET_UP),
     most=1,
+    examples=(
+        "unspill setup claude-code --print",
+        "unspill setup codex --print",
+    ),
 )
 def setup(arguments: Arguments) -> int:
     """Set an agent up, check it, or take it back."""

@@ -12,6 +12,7 @@ import os
 from unspill.changes.render import named, safe_text
 from unspill.cli.main import NO_PROJECT, Option, named_project, verb
 from unspill.cli.output import (
+    Elapsed,
     count_text,
     decoded,
     operation_form,
@@ -77,6 +78,10 @@ _MOST_SECRETS = 50
     "Show where the project's scratch directory is, and what is in it.",
     Option(name="--empty", help="delete everything in it, for good: undo can't restore it"),
     NO_PROJECT.replace(help="the one of commands without a project"),
+    examples=(
+        "unspill playground",
+        "unspill playground --empty",
+    ),
 )
 def playground(arguments: Arguments) -> int:
     """Say what is in the playground, or empty it. That needs no sandbox, so it works where none can be made."""
@@ -102,11 +107,16 @@ def playground(arguments: Arguments) -> int:
 @verb(
     "Delete operations, backups and runs older than `keep_days`, in all projects. Held changes stay.",
     Option(name="--dry-run", help="only say what would be deleted"),
+    examples=(
+        "unspill prune --dry-run",
+        "unspill prune",
+    ),
 )
 def prune(arguments: Arguments) -> int:
     """Forget what is older than the settings keep."""
     dry_run = arguments.flag("--dry-run")
-    pruned = prune_now(dry_run=dry_run)
+    with Elapsed("Pruning"):
+        pruned = prune_now(dry_run=dry_run)
     if arguments.flag("--json"):
         print_json({"dry_run": dry_run, **_pruned_form(pruned)})
         return 0
@@ -123,7 +133,10 @@ def prune(arguments: Arguments) -> int:
     return 0
 
 
-@verb("Replace a lost or damaged database with its last copy. Deletes nothing.")
+@verb(
+    "Replace a lost or damaged database with its last copy. Deletes nothing.",
+    examples=("unspill recover",),
+)
 def recover(arguments: Arguments) -> int:
     """Replace a lost or damaged database with its last copy."""
     done = recover_now()
@@ -207,6 +220,10 @@ def _recovered_form(done: Recovered) -> dict[str, Any]:
     "Check this machine and say how to fix what is missing; with PROJECT, check that directory too.",
     positional="[PROJECT]",
     most=1,
+    examples=(
+        "unspill doctor",
+        "unspill doctor .",
+    ),
 )
 def doctor(arguments: Arguments) -> int:
     """Say what works on this host."""

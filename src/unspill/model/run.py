@@ -100,6 +100,36 @@ class LimitReached(Record):
     limit: LimitName
     bound: int
 
+    def describe(self) -> str:
+        """Return what was reached, with its unit, and the setting that bounds it."""
+        text, is_size, setting = _REACHED[self.limit]
+        return text.format(_size(self.bound) if is_size else f"{self.bound:,}") + (f" (`{setting}`)" if setting else "")
+
+
+# What each limit is about, whether it is a number of bytes, and the setting to change
+_REACHED: dict[LimitName, tuple[str, bool, str]] = {
+    "output": ("it printed more than {}", True, "limits.output_bytes"),
+    "layer_bytes": ("it wrote more than {}", True, "limits.layer_bytes"),
+    "layer_entries": ("it made more than {} files", False, "limits.layer_entries"),
+    "playground_bytes": ("the playground has more than {}", True, "limits.layer_bytes"),
+    "playground_entries": ("the playground has more than {} files", False, "limits.layer_entries"),
+    "tmp_entries": ("it made more than {} temporary files", False, "limits.layer_entries"),
+    "free_space": ("less than {} was left on the disk", True, ""),
+    "free_inodes": ("room for less than {} files was left on the disk", False, ""),
+    "free_memory": ("less than {} of this machine's memory was left", True, ""),
+    "file_bytes": ("it made a file of more than {}", True, "limits.file_bytes"),
+    "processes": ("it had more than {} processes", False, "limits.processes"),
+    "memory": ("it used more than {} of memory", True, "limits.memory_bytes"),
+    "open_files": ("it opened more than {} files", False, "limits.open_files"),
+}
+
+
+def _size(count: int) -> str:
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 1 << power:
+            return f"{count / (1 << power):.4g} {unit}"
+    return f"{count} bytes"
+
 
 class NeverStarted(Record):
     """The command did not run at all. 127: not found, 126: not executable, 125: our failure."""

@@ -17,7 +17,7 @@ import unicodedata
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from typing import Any
 
 _BARE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
@@ -390,6 +390,31 @@ def wrap(line: str, columns: int) -> str:
         row += line[at:end]
         at = end
     return "\n".join((*rows, row))
+
+
+def closest(word: str, known: Collection[str]) -> str:
+    """Return the word that a mistyped one most likely stands for, or the only one that it begins; else nothing."""
+    begun = [one for one in known if len(word) > 1 and one.startswith(word)]
+    if len(begun) == 1:
+        return begun[0]
+    most = 1 + len(word) // 4
+    near = [(_distance(word, one), one) for one in known if abs(len(one) - len(word)) <= most]
+    distance, found = min(near, default=(most + 1, ""))
+    return found if distance <= most < len(word) - 1 else ""
+
+
+def _distance(one: str, other: str) -> int:
+    """Return how many letters must be changed, left out, added or swapped with the next to make one word the other."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for at, char in enumerate(one):
+        older, before, row = before, row, [at + 1]
+        for to, wanted in enumerate(other):
+            cost = min(row[to] + 1, before[to + 1] + 1, before[to] + (char != wanted))
+            if at and to and (char, one[at - 1]) == (other[to - 1], wanted):
+                cost = min(cost, older[to - 1] + 1)
+            row.append(cost)
+    return row[-1]
 
 
 def is_cut(raw: bytes, columns: int = COLUMNS) -> bool:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a command without any sandbox, for a person who has said so: its output, a deadline, and nothing else.
 
+The person's own pager is started here too.
+
 It is in a session of its own, and what is left of its process group at the end is killed. What has left that group
 goes on; no bound but the time and the output is kept.
 """
@@ -64,6 +66,11 @@ def perform_plainly(
         finally:
             _kill(process)
     return _performed(outcome, collectors)
+
+
+def start_pager(command: str, environ: dict[bytes, bytes]) -> subprocess.Popen[bytes]:
+    """Start a person's pager on their terminal; what it shows is written to its standard input."""
+    return subprocess.Popen(["/bin/sh", "-c", command], env=environ, stdin=subprocess.PIPE)
 
 
 class _PlainWatch:

@@ -358,7 +358,7 @@ def _check(outcome: Outcome, path: bytes) -> None:
         case NeverStarted():
             raise SandboxUnavailable(outcome.reason, remedy=outcome.remedy)
         case LimitReached():
-            text = f"{show(path)}: it reached the limit {outcome.limit} = {outcome.bound}"
+            text = f"{show(path)}: {outcome.describe()}"
             raise FileError(text, kind="too_large")
         case Cancelled():
             raise SandboxUnavailable("the caller gave up", remedy="Try again.")

@@ -44,7 +44,7 @@ from unspill.policy.defaults import (
     mount_places_problem,
     mount_source_problem,
 )
-from unspill.policy.paths import is_normalised, show
+from unspill.policy.paths import closest, is_normalised, show
 from unspill.record import Record
 from unspill.store.db import Store
 
@@ -290,6 +290,22 @@ def check_name(name: str) -> None:
     """
     if not name or len(name) > _NAME_LENGTH or not name.isprintable() or "/" in name:
         raise UsageError(f"not a name for a sandbox: {name!r}", remedy="Use up to 64 printable characters, no slash.")
+
+
+def check_known(name: str, given: bytes | None) -> None:
+    """Refuse a name that no sandbox of a project has; without a project, of those that have none.
+
+    Raises:
+        UsageError: with the name that may have been meant, or all of them.
+    """
+    locations = find_own_locations()
+    path = locations.home if given is None else resolve_project(given)
+    with Store.open(locations.state) as store:
+        known = [row.name for row in store.sandboxes.of_project(path)]
+    if name not in known:
+        near = closest(name, known)
+        listed = f"Did you mean {near!r}?" if near else f"It has: {', '.join(known) or 'none yet'}."
+        raise UsageError(f"this project has no sandbox {name!r}", remedy=listed)
 
 
 def check_session(session: str) -> str:

@@ -320,7 +320,7 @@ def describe_end(outcome: Outcome) -> str:
         case Cancelled():
             return "Command was cancelled\nExit code: 130"
         case LimitReached():
-            return f"Command killed: it reached the limit {outcome.limit} = {outcome.bound}\nExit code: 137"
+            return f"Command killed: {outcome.describe()}\nExit code: 137"
         case NeverStarted():
             return f"Command was not started: {outcome.reason}"
 

@@ -174,7 +174,7 @@ def changes_below(
     )
 
 
-def summary_of(project: Project, run: str | int | None, *, colour: bool) -> list[str]:
+def summary_of(project: Project, run: str | int | None, *, colour: bool, here: bytes = b"") -> list[str]:
     """Return what is held as lines for a person, with renames recognised."""
     changes = changes_of(project, run)
     below = layers_below(project, run)
@@ -182,7 +182,7 @@ def summary_of(project: Project, run: str | int | None, *, colour: bool) -> list
     for part in changes.roots:
         with Reader(part.root, below.get(part.root, ())) as reader:
             renames |= find_renames(part.changes, reader)
-    return summary_lines(changes, limit=_ALL, colour=colour, renames=renames, project=project.path)
+    return summary_lines(changes, limit=_ALL, colour=colour, renames=renames, project=project.path, here=here)
 
 
 def layers_below(project: Project, run: str | int | None) -> dict[bytes, tuple[bytes, ...]]:

@@ -595,7 +595,7 @@ def _ended(outcome: Outcome) -> str:
         case TimedOut():
             return f"it was ended after {outcome.after_s:.0f} s"
         case LimitReached():
-            return f"it reached the limit {outcome.limit} = {outcome.bound}"
+            return outcome.describe()
         case NeverStarted():
             return outcome.reason
     return "it was cancelled"

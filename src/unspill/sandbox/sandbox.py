@@ -238,9 +238,12 @@ class Looking:
         project = self._project
         return find_hidden(load_stacks(project.store, project.row.id, project.roots))
 
-    def summary(self, *, run: str | int | None = None, colour: bool = False) -> list[str]:
-        """Return what is held as lines for a person: counts, one line a path, renames recognised."""
-        return review.summary_of(with_held_roots(self._project), run, colour=colour)
+    def summary(self, *, run: str | int | None = None, colour: bool = False, here: bytes = b"") -> list[str]:
+        """Return what is held as lines for a person: counts, one line a path, renames recognised.
+
+        Paths are named as seen from the project, or from `here` if that is a directory of it.
+        """
+        return review.summary_of(with_held_roots(self._project), run, colour=colour, here=here)
 
     def diff(
         self,

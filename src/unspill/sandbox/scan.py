@@ -403,7 +403,7 @@ def interrupted_line(run: Run, sandbox: str = "default") -> str:
 
 
 def _too_large(reached: LimitReached) -> str:
-    return f"Its changes were dropped: they are more than `limits.{reached.limit}` allows ({reached.bound})."
+    return f"Its changes were dropped: {reached.describe()}."
 
 
 def sweep_once(store: Store, facts: Facts) -> tuple[Operation, ...]:

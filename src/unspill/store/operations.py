@@ -160,8 +160,11 @@ class OperationTable(Table):
         return {as_id(row[0]) for row in self._db.rows("SELECT id FROM operations")}
 
     def remove(self, operations: Iterable[OperationId]) -> None:
-        """Forget operations; their numbers are not given again."""
-        self._db.change_each("DELETE FROM operations WHERE id = ?", [(operation,) for operation in operations])
+        """Forget operations, and the texts that they put; their numbers are not given again."""
+        rows = [(operation,) for operation in operations]
+        with self._db:
+            self._db.change_each("DELETE FROM operations WHERE id = ?", rows)
+            self._db.change_each("DELETE FROM texts WHERE owner = ?", rows)
 
 
 class PromptRow(Record):

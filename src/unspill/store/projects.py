@@ -74,7 +74,13 @@ class ProjectTable(Table):
         )
         for owner in (project, *owners):
             found += self._db.rows("SELECT id FROM caches WHERE project = ?", (owner,))
-        for table, column in (("layers", "id"), ("retired", "id"), ("caches", "id"), ("marks", "layer")):
+        for table, column in (
+            ("layers", "id"),
+            ("retired", "id"),
+            ("caches", "id"),
+            ("marks", "layer"),
+            ("texts", "owner"),
+        ):
             self._db.change_each(f"DELETE FROM {table} WHERE {column} = ?", found)
         return tuple(LayerId(as_id(row[0])) for row in found)
 
@@ -106,6 +112,7 @@ class ProjectTable(Table):
                 (new, to_signed(device), to_signed(inode), old),
             )
             self._move_roots(old, new)
+            self._move_texts(old, new)
             self._move_facts(old, new, joined)
 
     def _sandboxes(self, project: bytes) -> dict[str, SandboxId]:
@@ -186,6 +193,12 @@ class ProjectTable(Table):
             roots = as_blob(cell).split(b"\0")
             there = b"\0".join(moved(root, old, new) for root in roots)
             self._db.change("UPDATE operations SET roots = ? WHERE id = ?", (there, identity))
+
+    def _move_texts(self, old: bytes, new: bytes) -> None:
+        for (cell,) in self._db.rows("SELECT DISTINCT root FROM texts"):
+            there = moved(as_blob(cell), old, new)
+            if there != cell:
+                self._db.change("UPDATE OR IGNORE texts SET root = ? WHERE root = ?", (there, cell))
 
     def _move_facts(self, old: bytes, new: bytes, joined: str) -> None:
         """Rename paths in what was found out: keys and values have them in hexadecimal, as words of their own."""

@@ -64,7 +64,7 @@ def result(outcome: Any, stdout: bytes = b"", stderr: bytes = b"", **fields: Any
             LimitReached(limit="output", bound=10),
             b"y\n",
             b"",
-            "y\nCommand killed: it reached the limit output = 10\nExit code: 137\n",
+            "y\nCommand killed: it printed more than 10 bytes (`limits.output_bytes`)\nExit code: 137\n",
         ),
         (
             NeverStarted(reason="x: No such file or directory", remedy="Install it.", exit_code=127),
