@@ -27,6 +27,7 @@ from tests.kernel.checkpoint_writers import WRITERS
 from tests.kernel.seccomp_box import MACHINE
 from tests.support import lasting, processes_with
 from unspill import Sandbox
+from unspill.errors import SandboxUnavailable
 from unspill.host import door, libc, spawner
 from unspill.host.dirfd import make_pair
 from unspill.host.door import FAILED, NOT_AS_BEFORE, READY, STARTED
@@ -59,43 +60,65 @@ def says(name):
     try: return open(f"/proc/{pid}/{name}", "rb").read()
     except OSError: return b""
 """
-# Goes on until it has tried everything at all stages of a door
-REACH = """
+# The ways to a process that is not one's own; `pid` is whose turn it is
+WAYS = """
 def numbered(name, *rest):
     return libc.syscall(ctypes.c_long(NUMBERS[name]), *map(ctypes.c_long, (*rest, *(0,) * (6 - len(rest)))))
-def seize():
-    if numbered("ptrace", 0x4206, pid) < 0: raise OSError
-    numbered("ptrace", 0x4207, pid)
+def trace(request):
+    if numbered("ptrace", request, pid) < 0: raise OSError
+    if request == 0x4206: numbered("ptrace", 0x4207, pid)
     os.waitpid(pid, 0x40000000)
     numbered("ptrace", 17, pid)
 def take():
-    fd = numbered("pidfd_getfd", os.pidfd_open(pid), 3)
+    pidfd = os.pidfd_open(pid)
+    fd = numbered("pidfd_getfd", pidfd, 3)
+    os.close(pidfd)
     if fd < 0: raise OSError
     os.close(fd)
+own = ctypes.create_string_buffer(8)
+part = (ctypes.c_size_t * 2)(ctypes.addressof(own), 8)
+nowhere = (ctypes.c_size_t * 2)(8, 8)
+def touch(name):
+    # Who may reach for its memory hears that nothing lies there
+    numbered(name, pid, ctypes.addressof(part), 1, ctypes.addressof(nowhere), 1)
+    if ctypes.get_errno() != errno.EFAULT: raise OSError
 def words():
     if says("cmdline").strip(bytes(1)) in (b"", b"unspill-spawner", b"unspill-door"): raise OSError
-ways = {name: lambda name=name: open(f"/proc/{pid}/{name}", "rb").read(1) for name in ("environ", "maps")}
+def read_it(name):
+    # That of a process that is about to be gone can be opened, and is empty
+    if not says(name): raise OSError
+ways = {name: lambda name=name: read_it(name) for name in ("environ", "maps")}
 ways |= {name: lambda name=name: os.readlink(f"/proc/{pid}/{name}") for name in ("exe", "root", "cwd")}
 def open_it(name): os.close(os.open(f"/proc/{pid}/{name}", os.O_RDWR))
 ways |= {name: lambda name=name: open_it(name) for name in ("mem", "oom_score_adj")}
-ways |= {"fd": lambda: os.listdir(f"/proc/{pid}/fd"), "seize": seize, "pidfd_getfd": take, "words": words}
-pid, reached, rounds = newcomer(), set(), 0
-while rounds < 20 and time.monotonic() < end:
-    rounds += says("comm") == b"unspill-door\\n"
+ways |= {"fd": lambda: os.listdir(f"/proc/{pid}/fd"), "pidfd_getfd": take, "words": words}
+ways |= {"seize": lambda: trace(0x4206), "attach": lambda: trace(16)}
+ways |= {name: lambda name=name: touch(name) for name in ("process_vm_readv", "process_vm_writev")}
+reached = set()
+def reach():
     for name, way in ways.items():
         try: way()
         except OSError: continue
         reached.add(name)
+"""
+# Goes on until it has tried everything at all stages of a door
+REACH = """
+pid, rounds = newcomer(), 0
+while rounds < 20 and time.monotonic() < end:
+    rounds += says("comm") == b"unspill-door\\n"
+    reach()
     # The door waits for that before its first step
     os.kill(pid, signal.SIGWINCH)
 print("WON", *sorted(reached), flush=True)
 """
-INSIDE = ["cwd", "environ", "exe", "fd", "maps", "mem", "oom_score_adj", "pidfd_getfd", "root", "seize"]
+INSIDE = ["attach", "cwd", "environ", "exe", "fd", "maps", "mem", "oom_score_adj", "pidfd_getfd"]
+INSIDE += ["process_vm_readv", "process_vm_writev", "root", "seize"]
 
 
 def start_racer(live: Live, script: str) -> BackgroundRun:
     """Start a command that waits for a door, and return when it does."""
-    numbers = {name: numbers_of(MACHINE)[name] for name in ("ptrace", "pidfd_getfd", "ioprio_set")}
+    names = ("ptrace", "pidfd_getfd", "ioprio_set", "process_vm_readv", "process_vm_writev")
+    numbers = {name: numbers_of(MACHINE)[name] for name in names}
     racer = live.start(python(f"NUMBERS = {numbers}\n{WAIT}{script}"), after="discard")
     said(racer, b"up")
     return racer
@@ -146,12 +169,57 @@ def test_a24_a_door_can_not_be_reached_while_it_enters(
         take_name = door.take_name
         monkeypatch.setattr(door, "take_name", lambda name: name == spawner._NAME or take_name(name))
     with forked(arena) as sandbox, sandbox.live() as live:
-        racer = start_racer(live, REACH)
+        racer = start_racer(live, WAYS + REACH)
         ours, _words, found = enter_again(live)
         assert found == (READY, 0, 0)
         reached = [line.split()[1:] for line in said(racer, END) if line.startswith("WON")]
         ours.close()
     assert reached == [{"as it is": [], "dumpable": INSIDE, "without a name": ["words"]}[way]]
+
+
+# Counts the doors that it has tried everything on while they had what the spawner has, and while they had nothing more
+AGAIN = """
+def stage():
+    status = says("status")
+    if b"State:\\tZ" in status or b"CapBnd:" not in status: return "gone"
+    return "with all" if int(status.partition(b"CapBnd:")[2].split()[0], 16) else "with nothing"
+print("up", flush=True)
+caught = {"with all": set(), "with nothing": set()}
+end += 600 * (DOORS > 20)
+while min(map(len, caught.values())) < DOORS and time.monotonic() < end:
+    for name in set(os.listdir("/proc")) - known:
+        known.add(name)
+        pid = int(name) if name.isdecimal() else 0
+        while pid and (before := stage()) != "gone":
+            reach()
+            if stage() == before: caught[before].add(pid)
+print("caught", min(DOORS, *map(len, caught.values())))
+print("WON", *sorted(reached), flush=True)
+"""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "dumpable"])
+def test_a24_none_of_many_doors_is_caught_while_it_enters(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch, is_control: bool, full: bool
+) -> None:
+    """Reach for every newcomer at once, as fast as one can, while doors enter one after the other, none of them late.
+
+    Control: where doors are dumpable, whoever comes in time reaches all that is theirs.
+    """
+    prctl = libc.prctl
+    if is_control:
+        monkeypatch.setattr(libc, "prctl", lambda option, value: option == libc.PR_SET_DUMPABLE or prctl(option, value))
+    doors = 1_000 if full else 20
+    with forked(arena) as sandbox, sandbox.live() as live:
+        racer = start_racer(live, f"DOORS = {doors}\n{WAYS}{AGAIN}")
+        while racer.wait(0) is None:
+            ours, words, found = enter_again(live)
+            ours.close()
+            assert (words, found) == (("made",), (READY, 0, 0))
+        lines = said(racer, END)
+    assert f"caught {doors}" in lines
+    assert [line.split()[1:] for line in lines if line.startswith("WON")] == [INSIDE if is_control else []]
 
 
 LEAVE = """
@@ -191,6 +259,32 @@ def test_a24_nobody_is_alive_who_could_race_a_door_that_enters(
         look = "for i in $(seq 400); do grep -q WON /tmp/raced && break; sleep 0.05; done; cat /tmp/raced"
         result = live.run(look if is_control else "cat /tmp/raced", after="discard")
         assert (b"WON b'unspill-" in result.stdout.head) is is_control
+
+
+@pytest.mark.parametrize("what", ["SIGKILL", "SIGSTOP", "SIGWINCH"])
+def test_a24_a_door_that_is_killed_or_stopped_while_it_enters_is_missed_and_the_next_one_enters(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Kill or stop a door between its fork and its first step, so that nobody ever hears of it.
+
+    Control: a signal that does nothing changes nothing.
+    """
+    delay_second(monkeypatch, signal.sigpending)
+    with forked(arena) as sandbox, sandbox.live() as live:
+        racer = start_racer(live, f"os.kill(newcomer(), signal.{what})")
+        ours, _words, found = enter_again(live, wait_s=1 if what == "SIGSTOP" else WAIT_S)
+        assert found == ((READY, 0, 0) if what == "SIGWINCH" else None)
+        said(racer, END)
+        # The spawner has not waited for it, and neither does the end of the sandbox
+        racer = start_racer(live, "os.kill(newcomer(), signal.SIGWINCH)")
+        again, _words, found = enter_again(live)
+        assert found == (READY, 0, 0)
+        said(racer, END)
+        for sock in (ours, again):
+            sock.close()
+        init = os.dup(live._live._init_fd)
+    assert is_dead(init, 0)
+    os.close(init)
 
 
 # One signal, when the door is there; then it is watched until it is dead, or is no door for seconds
@@ -333,7 +427,7 @@ def test_a24_a_door_whose_limits_are_lowered_while_it_enters_says_so(
             assert found == (READY, errno.EPERM if "prlimit" in change else 0, 0)
 
 
-def take_number(number: int) -> int:
+def take_number(number: int, sleep_s: str = "1000") -> int:
     """Return a new process of this namespace that has a pid which is free, and is pid 1 of namespaces of its own."""
     told, begin = os.pipe(), os.pipe()
     if not os.fork():
@@ -344,8 +438,7 @@ def take_number(number: int) -> int:
             os.write(told[1], b"%d" % pid)
             os.waitpid(pid, 0)
             os._exit(0)
-        while True:
-            signal.pause()
+        os.execvp("sleep", ["sleep", sleep_s])
     os.read(told[0], 1)
     libc.write_setting(b"/proc/sys/kernel/ns_last_pid", b"%d" % (number - 1))
     os.write(begin[1], b"x")
@@ -360,21 +453,35 @@ def test_a24_a_door_does_not_enter_what_has_the_pid_of_a_sandbox_that_ended(
 
     Control: looked up by its number, those are entered.
     """
-    make_door = spawner.LiveRun._make_door
+    make_door, be_door = spawner.LiveRun._make_door, door.be_door
+    entered = arena.ground.top / "entered"
 
     def make_after_end(run: spawner.LiveRun, to: int, protection: door.Protection) -> int:
         assert run.init_fd is not None
-        if run.doors:
-            libc.kill_pidfd(run.init_fd)
-            for fd in run.doors.values():
-                assert is_dead(fd, WAIT_S * 1000)
-            spawner._reap_orphans({run.bwrap})
-            assert is_dead(run.init_fd, WAIT_S * 1000)
-            assert is_dead(run.bwrap_fd, WAIT_S * 1000)
-            assert take_number(run.init) == run.init
-            if is_control:
-                os.dup2(os.pidfd_open(run.init), run.init_fd, inheritable=False)
-        return make_door(run, to, protection)
+        if not run.doors:
+            return make_door(run, to, protection)
+        libc.kill_pidfd(run.init_fd)
+        for fd in run.doors.values():
+            assert is_dead(fd, WAIT_S * 1000)
+        spawner._reap_orphans({run.bwrap})
+        assert is_dead(run.init_fd, WAIT_S * 1000)
+        assert is_dead(run.bwrap_fd, WAIT_S * 1000)
+        assert take_number(run.init) == run.init
+        if is_control:
+            os.dup2(os.pidfd_open(run.init), run.init_fd, inheritable=False)
+        theirs = os.readlink(f"/proc/{run.init}/ns/pid")
+        monkeypatch.setattr(door, "be_door", lambda *rest: be_door_of(theirs, *rest))
+        made = make_door(run, to, protection)
+        # The spawner ends it at once: bwrap is dead
+        wait_for(entered.exists)
+        return made
+
+    def be_door_of(namespace: str, *rest: Any) -> None:
+        is_there = os.readlink("/proc/self/ns/pid") == namespace
+        draft = arena.ground.top / "draft"
+        draft.write_text("that of another" if is_there else "its own")
+        draft.rename(entered)
+        be_door(*rest)
 
     monkeypatch.setattr(spawner.LiveRun, "_make_door", make_after_end)
     with forked(arena) as sandbox, sandbox.live() as live:
@@ -382,11 +489,40 @@ def test_a24_a_door_does_not_enter_what_has_the_pid_of_a_sandbox_that_ended(
         ours, words, found = enter_again(live)
         ours.close()
     if is_control:
-        # The spawner ends it at once: bwrap is dead
         assert words == ("made",)
+        assert entered.read_text() == "that of another"
     else:
+        assert not entered.exists()
         assert (words[0], found) == ("failed", None)
         assert os.strerror(errno.ESRCH) in words[1]
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "by number"])
+def test_a24_who_has_the_pid_of_a_pid_1_that_died_at_once_is_not_taken_for_it(
+    arena: Arena, own_spawner: None, monkeypatch: pytest.MonkeyPatch, is_control: bool
+) -> None:
+    """End pid 1 of a sandbox between bwrap's word for its pid and the look for it, and have the pid taken by another.
+
+    Control: where bwrap's word is enough, the other one is killed with the sandbox.
+    """
+    word = lasting()
+    release = spawner.SpawnedRun._release
+
+    def release_late(run: spawner.SpawnedRun) -> None:
+        os.kill(run.init, signal.SIGKILL)
+        # It has reaped pid 1 then
+        assert is_dead(run.bwrap_fd, WAIT_S * 1000)
+        assert take_number(run.init, word) == run.init
+        wait_for(lambda: word.encode() in Path(f"/proc/{run.init}/cmdline").read_bytes())
+        release(run)
+
+    monkeypatch.setattr(spawner.SpawnedRun, "_release", release_late)
+    if is_control:
+        monkeypatch.setattr(spawner.SpawnedRun, "_is_of_bwrap", lambda _run: True)
+    with forked(arena) as sandbox, sandbox.live() as live:
+        with pytest.raises(SandboxUnavailable):
+            live.run("true", after="discard")
+        assert bool(processes_with(word)) is not is_control
 
 
 @pytest.mark.parametrize("is_control", [False, True], ids=["as it is", "by number"])
@@ -457,19 +593,27 @@ until = time.monotonic() + 20
 while os.path.exists(f"/proc/{member}") and time.monotonic() < until: pass
 # The kernel counts when a process was started by the hundredth of a second
 time.sleep(0.05)
-open("/proc/sys/kernel/ns_last_pid", "w").write(str(member - 1))
-other = os.fork()
-if not other:
-    os.setsid()
-    rest()
+for _ in range(1000):
+    # A pid is free a moment after its process is gone
+    open("/proc/sys/kernel/ns_last_pid", "w").write(str(member - 1))
+    other = os.fork()
+    if not other:
+        os.setsid()
+        rest()
+    if other == member: break
+    os.kill(other, signal.SIGKILL)
+    os.waitpid(other, 0)
 assert other == member
 find = door._find_session
 door._find_session = lambda session: looks.pop() if looks else find(session)
 if sys.argv[1] == "by number":
     door._kill = lambda pid, _start: os.kill(pid, signal.SIGKILL)
 door.JoinedCommand(leader, -1, None).kill()
-time.sleep(0.05)
-print("alive" if os.waitpid(other, os.WNOHANG) == (0, 0) else "killed")
+os.waitpid(leader, 0)
+until = time.monotonic() + (20 if sys.argv[1] == "by number" else 0.05)
+while os.waitpid(other, os.WNOHANG) == (0, 0):
+    if time.monotonic() > until: sys.exit(print("alive"))
+print("killed")
 """
 
 

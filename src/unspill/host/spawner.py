@@ -322,7 +322,7 @@ class SpawnedRun:
     def _release(self) -> None:
         assert self.block is not None
         try:
-            self.init_fd = os.pidfd_open(self.init)
+            self.init_fd = self._open_init()
             self._hold_mounts()
             self._set_limits()
             self._tell_start(self.init_fd)
@@ -333,6 +333,17 @@ class SpawnedRun:
             return
         os.close(self.block)
         self.block = None
+
+    def _open_init(self) -> int:
+        found = os.pidfd_open(self.init)
+        # If it has died since bwrap's word, its pid may be another process's
+        if not self._is_of_bwrap() or is_dead(found, 0):
+            os.close(found)
+            raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+        return found
+
+    def _is_of_bwrap(self) -> bool:
+        return _read(b"/proc/%d/stat" % self.init).rpartition(b")")[2].split()[1:2] == [b"%d" % self.bwrap]
 
     def _set_limits(self) -> None:
         for kind, wanted in self.job.limits:
