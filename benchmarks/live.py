@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a command in a live sandbox costs: against bare bwrap with the same plan, overlays as plain binds.
 
-Cases: `true`, also with the profile `strict`; a command that changes nothing, and one that writes a file and is held
+Cases: `true`, also with the profile `strict`, and without any record or look at the project, which is what the door and
+the watch over a command cost by themselves; a command that changes nothing, and one that writes a file and is held
 with a layer of its own; the start of a live sandbox up to the end of its first command, and the memory of many of them.
 Checkpoints of 100 and of 5,000 changes with a server alive are measured against `cp -a` of these files, and plain runs
 that go on at once in one sandbox against as many sandboxes.
@@ -33,8 +34,11 @@ from measuring import (
 )
 
 from unspill import Sandbox
+from unspill.model.run import Exited
+from unspill.runner.perform import perform
 from unspill.sandbox.checkpoints import Checkpoint
 from unspill.sandbox.live import Live
+from unspill.sandbox.running import make_control
 
 WRITE = "echo x > f"
 # By the shell itself: another process would cost as much again, in whatever sandbox
@@ -44,6 +48,7 @@ HELD_MOST = 40
 CASES: dict[str, tuple[str, float | None, float | None]] = {
     "true": ("true in a live sandbox", 0.20, 0.6),
     "strict": ("true in a live sandbox, profile strict", 0.20, 0.6),
+    "door": ("true in a live sandbox, nothing recorded", 0.35, None),
     "look": ("a file read, nothing changed", 0.25, 0.8),
     "write": ("a file written, with a layer of its own, held", 0.65, 1.3),
     "start": ("a live sandbox until its first command has ended", 1.7, 2.6),
@@ -118,6 +123,7 @@ def measure(
             "bare": bare_bwrap.run,
             "true": lambda: run_true(live),
             "strict": lambda: run_true(strict),
+            "door": lambda: run_unrecorded(live),
             "look": lambda: look(live),
             "write": write,
             "start": start,
@@ -239,6 +245,17 @@ class Beside:
 def run_true(where: Live | Sandbox) -> None:
     result = where.run(["true"], after="hold")
     assert result.exit_code == 0, result
+
+
+def run_unrecorded(live: Live) -> None:
+    """Run `true` over the layers that the last command of a sandbox has left, and keep no record of it."""
+    span = live._span
+    assert span is not None, "nothing has run in it"
+    project = live._project
+    control = make_control(project, span.spec, span.under_way.run.id, None)
+    plan = span.plan.replace(argv=(b"true",))
+    assert perform(plan, project.means.facts, control, live._live).outcome == Exited(code=0)
+    live._live.prepare(plan)
 
 
 def look(live: Live) -> None:
