@@ -286,9 +286,10 @@ def _memory_of(pid: int, file: str, key: str) -> float:
     return sum(float(line.split()[1]) for line in lines if line.startswith(key))
 
 
-def run_program(argv: list[str], environ: dict[str, str] | None = None) -> None:
-    """Run a program to its end, which must be a success."""
-    wait_for(os.posix_spawn(argv[0], argv, os.environ if environ is None else environ))
+def run_program(argv: list[str], environ: dict[str, str] | None = None, *, is_quiet: bool = False) -> None:
+    """Run a program to its end, which must be a success; if `is_quiet`, nobody reads what it prints."""
+    nowhere = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)] if is_quiet else []
+    wait_for(os.posix_spawn(argv[0], argv, os.environ if environ is None else environ, file_actions=nowhere))
 
 
 def wait_for(pid: int) -> None:

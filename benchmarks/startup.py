@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What starting a sealed command costs: against bare bwrap with the very same plan, overlays as plain binds.
 
-Cases: the library in a warm interpreter with everything included, the command line, the number of mounts, and
-where the rest of the library's time goes.
+Cases: the library in a warm interpreter with everything included, the command line, the first screen of a long log, the
+number of mounts, and where the rest of the library's time goes.
 
 Layers are made and removed where TMPDIR is: a disk that discards blocks can take longer for five directories than bwrap
 for all it does. Apply, scan and load are measured in the home directory, on the disk.
@@ -11,8 +11,10 @@ for all it does. Apply, scan and load are measured in the home directory, on the
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +45,7 @@ LIBRARY_BAR = 1.5
 # How often `python -c pass` fits into what the command line takes besides bare bwrap
 PASSES, CHANGING_PASSES = 4, 6
 MOUNTS_BAR = 20
+LOGGED_RUNS, LOG_PASSES = 20_000, 4
 
 
 def main() -> None:
@@ -58,6 +61,10 @@ def measure(sandbox: Sandbox, directory: Path, options: Options) -> None:
     turns = Turns(seconds=options.pick(6, 30, 120), rounds=options.pick(24, 150, 1000))
     environ = compiled_environ(directory)
     changed = make_project(directory, "changed")
+    logged = make_project(directory, "logged")
+    log_environ = {**environ, "UNSPILL_STATE_DIR": str(directory / "logged-state")}
+    run_program([unspill_program(), "run", "-q", "--project", str(logged), "-c", "echo more >> file"], log_environ)
+    repeat_run(directory / "logged-state" / "store.db", LOGGED_RUNS)
 
     def run_cli(project: str, *command: str) -> None:
         run_program([unspill_program(), "run", "-q", "--project", project, "--", *command], environ)
@@ -70,6 +77,9 @@ def measure(sandbox: Sandbox, directory: Path, options: Options) -> None:
             "true": lambda: run_cli(os.fsdecode(sandbox.project), "true"),
             "change": lambda: run_cli(str(changed), "sh", "-c", "echo more >> file"),
             "perform": perform_only.run,
+            "log": lambda: run_program(
+                [unspill_program(), "log", "--project", str(logged)], log_environ, is_quiet=True
+            ),
         }
     )
     bare, library, passed = (turns.fast(name) for name in ("bare", "library", "pass"))
@@ -91,6 +101,14 @@ def measure(sandbox: Sandbox, directory: Path, options: Options) -> None:
                 ("change", "that changes and applies a file", CHANGING_PASSES),
             )
         ),
+        Case(
+            f"unspill log of {LOGGED_RUNS:,} runs, against {LOG_PASSES} python -c pass",
+            turns.fast("log"),
+            "ms",
+            LOG_PASSES * passed,
+            1.0,
+            samples=turns.samples["log"],
+        ),
         Case("mounts in the plan", mounts, "mounts", MOUNTS_BAR, 1.0, is_counted=True),
         Case("of the library: spawner, overlays, bwrap", turns.fast("perform"), "ms", bare, None),
         Case("of the library: the rest", max(0.0, library - turns.fast("perform")), "ms", bare, None),
@@ -101,6 +119,29 @@ def measure(sandbox: Sandbox, directory: Path, options: Options) -> None:
         "the rest of the library: store, layers, plan, scan",
     ]
     report("startup", cases, options, notes)
+
+
+def repeat_run(database: Path, count: int) -> None:
+    """Have a store say that its one run, which was applied, was done so many times, a second apart."""
+    with closing(sqlite3.connect(database)) as db, db:
+        for table in ("runs", "operations"):
+            columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})") if row[1] != "seq"]
+            later = {
+                "id": f"printf('%016x', {16**15 if table == 'runs' else 2 * 16**15} + i)",
+                "number": "number + i",
+                "runs": f"printf('%016x', {16**15} + i)",
+                **{name: f"{name} + i * 1000000000" for name in ("started_ns", "ended_ns", "at_ns")},
+            }
+            db.execute(
+                f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count - 1})"
+                f" INSERT INTO {table} ({', '.join(columns)})"
+                f" SELECT {', '.join(later.get(name, name) for name in columns)} FROM {table}, n"
+            )
+        db.execute("UPDATE counters SET number = ?", (count,))
+        assert [db.execute(f"SELECT count(*) FROM {table}").fetchone() for table in ("runs", "operations")] == [
+            (count,),
+            (count,),
+        ]
 
 
 def run_library(sandbox: Sandbox) -> None:

@@ -23,7 +23,6 @@ import os
 import posixpath
 import select
 import stat
-from threading import Timer
 
 from unspill.errors import FileError, SandboxUnavailable, UsageError
 from unspill.lazy import lazy_module
@@ -38,8 +37,8 @@ from unspill.sandbox.result import describe_end
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import hashlib
+    import threading
     from collections.abc import Callable, Collection, Iterator
-    from threading import Timer
     from typing import Literal
 
     from unspill.errors import FileErrorKind
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     EntryKind = Literal["file", "directory", "link", "pipe", "socket", "device", "unknown"]
 else:
     hashlib = lazy_module("hashlib")  # lazy: files
+    threading = lazy_module("threading")  # lazy: files
 
 _WALL_S = 60.0
 # After it a run that writes was given up already, unless this process did not get its turn
@@ -294,7 +294,7 @@ class _GivingUp:
         self.is_refused = False
         self.is_late = False
         self._cancel_fd = cancel_fd
-        self._timer: Timer | None = None
+        self._timer: threading.Timer | None = None
 
     def __enter__(self) -> _GivingUp:
         # One descriptor that is readable when either is
@@ -317,7 +317,7 @@ class _GivingUp:
             os.write(self._write, b"x")
 
     def _set_timer(self) -> None:
-        self._timer = Timer(_WALL_S, self._be_late)
+        self._timer = threading.Timer(_WALL_S, self._be_late)
         self._timer.daemon = True
         self._timer.start()
 

@@ -54,7 +54,6 @@ from unspill.sandbox.project import (
     with_held_roots,
 )
 from unspill.sandbox.result import record_operation, record_run
-from unspill.sandbox.running import run_command
 from unspill.sandbox.scan import hold_interrupted, interrupted_line, sweep_once
 from unspill.sandbox.secrets import search_aside
 from unspill.store.db import Store
@@ -83,7 +82,7 @@ if TYPE_CHECKING:
     from unspill.permissions.broker import Broker
     from unspill.runner import aio
     from unspill.runner.watch import AttachedTerminal
-    from unspill.sandbox import apply, history, live, permits, review, sessions, upkeep
+    from unspill.sandbox import apply, history, live, permits, review, running, sessions, upkeep
     from unspill.sandbox.history import Backup, Changers
     from unspill.sandbox.planning import Command, RunSpec
     from unspill.sandbox.ports import WantedPorts
@@ -101,6 +100,7 @@ else:
     live = lazy_module("unspill.sandbox.live")  # lazy: live sandboxes
     permits = lazy_module("unspill.sandbox.permits")  # lazy: approvals
     review = lazy_module("unspill.sandbox.review")  # lazy: diff
+    running = lazy_module("unspill.sandbox.running")  # lazy: run
     sessions = lazy_module("unspill.sandbox.sessions")  # lazy: history
     upkeep = lazy_module("unspill.sandbox.upkeep")  # lazy: upkeep
     aio = lazy_module("unspill.runner.aio")  # lazy: async
@@ -538,7 +538,7 @@ class Sandbox(Looking):
         if unsandboxed or any(more):
             broker = self._broker_of(approver)
             return permits.run_with_more(self._project, spec, broker, *more, unsandboxed=unsandboxed)
-        result = run_command(self._project, spec)
+        result = running.run_command(self._project, spec)
         # Not before: the command line loads it while the command begins
         return record_run(self._project, spec, result)
 
