@@ -3,6 +3,7 @@
 
 import json
 import os
+import pty
 import shutil
 import sqlite3
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.prepared import PROGRAM
 from tests.support import Ground, run_cli
 from unspill.errors import SandboxUnavailable
 
@@ -187,6 +189,23 @@ def test_forget_takes_the_marks_of_operations_out_of_a_repository_that_was_renam
     told(used, "forget", "--yes", ".", cwd=place)
     assert "refs/unspill" not in git(place, "for-each-ref")
     git(place, "fsck", "--strict")
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"y\n", 0)])
+def test_forget_asks_on_a_terminal(ground: Ground, answer: bytes, code: int) -> None:
+    told(ground, "run", "-q", "-c", "echo a > a")
+    master, slave = pty.openpty()
+    words = [PROGRAM, "forget", "."]
+    with subprocess.Popen(words, cwd=ground.project, stdin=slave, stdout=slave, stderr=slave) as process:
+        os.close(slave)
+        shown = b""
+        while not shown.endswith(b"[y/N] "):
+            shown += os.read(master, 4096)
+        os.write(master, answer)
+        assert process.wait(20) == code
+    os.close(master)
+    assert b"the undo of 1 operation: " in shown
+    assert (told(ground, "log") == "No runs yet.\n") == (code == 0)
 
 
 def test_forget_works_for_a_project_that_is_gone(used: Ground) -> None:
