@@ -39,6 +39,8 @@ from unspill.runner.perform import perform
 from unspill.runner.watch import RunControl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unspill.model.plan import MountOp
 
 LIBRARY_BAR = 1.5
@@ -61,10 +63,6 @@ def measure(sandbox: Sandbox, directory: Path, options: Options) -> None:
     turns = Turns(seconds=options.pick(6, 30, 120), rounds=options.pick(24, 150, 1000))
     environ = compiled_environ(directory)
     changed = make_project(directory, "changed")
-    logged = make_project(directory, "logged")
-    log_environ = {**environ, "UNSPILL_STATE_DIR": str(directory / "logged-state")}
-    run_program([unspill_program(), "run", "-q", "--project", str(logged), "-c", "echo more >> file"], log_environ)
-    repeat_run(directory / "logged-state" / "store.db", LOGGED_RUNS)
 
     def run_cli(project: str, *command: str) -> None:
         run_program([unspill_program(), "run", "-q", "--project", project, "--", *command], environ)
@@ -77,9 +75,7 @@ def measure(sandbox: Sandbox, directory: Path, options: Options) -> None:
             "true": lambda: run_cli(os.fsdecode(sandbox.project), "true"),
             "change": lambda: run_cli(str(changed), "sh", "-c", "echo more >> file"),
             "perform": perform_only.run,
-            "log": lambda: run_program(
-                [unspill_program(), "log", "--project", str(logged)], log_environ, is_quiet=True
-            ),
+            "log": make_log(directory, environ),
         }
     )
     bare, library, passed = (turns.fast(name) for name in ("bare", "library", "pass"))
@@ -119,6 +115,15 @@ def measure(sandbox: Sandbox, directory: Path, options: Options) -> None:
         "the rest of the library: store, layers, plan, scan",
     ]
     report("startup", cases, options, notes)
+
+
+def make_log(directory: Path, environ: dict[str, str]) -> Callable[[], None]:
+    """Return what prints the first screen of a long log, of a project in a state directory of its own."""
+    project = make_project(directory, "logged")
+    own = {**environ, "UNSPILL_STATE_DIR": str(directory / "logged-state")}
+    run_program([unspill_program(), "run", "-q", "--project", str(project), "-c", "echo more >> file"], own)
+    repeat_run(directory / "logged-state" / "store.db", LOGGED_RUNS)
+    return lambda: run_program([unspill_program(), "log", "--project", str(project)], own, is_quiet=True)
 
 
 def repeat_run(database: Path, count: int) -> None:

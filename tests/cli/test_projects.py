@@ -3,6 +3,7 @@
 
 import json
 import os
+import pty
 import shutil
 import sqlite3
 import subprocess
@@ -11,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.prepared import PROGRAM
 from tests.support import Ground, run_cli
 from unspill.errors import SandboxUnavailable
+from unspill.layers.lifecycle import sweep
+from unspill.sandbox import projects
+from unspill.store.db import Store
 
 pytestmark = pytest.mark.kernel
 
@@ -190,6 +195,53 @@ def test_forget_takes_the_marks_of_operations_out_of_a_repository_that_was_renam
     git(place, "fsck", "--strict")
 
 
+@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"y\n", 0)])
+def test_forget_asks_on_a_terminal(ground: Ground, answer: bytes, code: int) -> None:
+    told(ground, "run", "-q", "-c", "echo a > a")
+    master, slave = pty.openpty()
+    words = [PROGRAM, "forget", "."]
+    with subprocess.Popen(words, cwd=ground.project, stdin=slave, stdout=slave, stderr=slave) as process:
+        os.close(slave)
+        shown = b""
+        while not shown.endswith(b"[y/N] "):
+            shown += os.read(master, 4096)
+        os.write(master, answer)
+        assert process.wait(20) == code
+    os.close(master)
+    assert b"the undo of 1 operation: " in shown
+    assert (told(ground, "log") == "No runs yet.\n") == (code == 0)
+
+
+@pytest.mark.parametrize("moment", ["remove_family", "clean", "remove_runs", "remove_tree", "_unlink"])
+def test_what_a_killed_forget_left_is_deleted_by_the_next(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    sandbox = ground.sandbox()
+    sandbox.run("echo a > a", after="apply")
+    sandbox.run("echo held > held", after="hold")
+    sandbox.close()
+    state, data = os.fsencode(ground.state), os.fsencode(ground.home / ".local/share/unspill")
+    project = os.fsencode(ground.project)
+    with Store.open(state) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(projects, moment, killed)
+            with pytest.raises(InterruptedError):
+                projects.forget(store, data, project)
+        if store.sandboxes.of_project(project):
+            projects.forget(store, data, project)
+        assert store.sandboxes.all() == ()
+        assert store.operations.all() == ()
+        # As at each start
+        sweep(store)
+    assert [name for name in everything_in(ground.state) if not name.startswith("locks/")] == []
+    assert (ground.project / "a").read_text() == "a\n"
+    assert ground.sandbox().run("cat a").stdout.kept() == b"a\n"
+
+
+def killed(*_arguments: object) -> None:
+    raise InterruptedError
+
+
 def test_forget_works_for_a_project_that_is_gone(used: Ground) -> None:
     shutil.rmtree(used.project)
     assert f"Projects whose directory is gone: {used.project}." in told(used, "forget", "x", cwd=used.home, code=2)
@@ -222,9 +274,11 @@ def test_after_a_rename_adopt_brings_held_changes_history_and_undo(used: Ground)
     place = renamed(used)
     done = run_cli("log", cwd=place)
     assert done.stdout == b"No runs yet.\n"
-    assert f"This directory was {used.project}.".encode() in done.stderr
+    assert f"This directory seems to have been {used.project}.".encode() in done.stderr
     assert b"unspill adopt" in done.stderr
-    assert f"next      unspill adopt  this directory was {used.project}: " in told(used, "status", cwd=place)
+    assert f"next      unspill adopt  this directory seems to have been {used.project}: " in told(
+        used, "status", cwd=place
+    )
     # Control: without adopting, nothing of it is there
     assert "Nothing is held." in told(used, "changes", cwd=place)
     assert "there is nothing to undo" in told(used, "undo", cwd=place, code=2)
@@ -249,7 +303,7 @@ def test_after_a_rename_adopt_brings_held_changes_history_and_undo(used: Ground)
     assert git(place, "log", "--format=%s") == "first\n"
     git(place, "fsck", "--strict")
     assert told(used, "changes", "--sandbox", "other", cwd=place).splitlines()[1:] == ["  A other"]
-    assert b"This directory was" not in run_cli("log", cwd=place).stderr
+    assert b"This directory seems" not in run_cli("log", cwd=place).stderr
 
 
 def test_what_was_done_at_the_new_path_meanwhile_is_counted_on(used: Ground) -> None:

@@ -310,8 +310,8 @@ def open_sandbox(
         print("unspill: " + "\n".join(output.recovered_lines(operation)), file=sys.stderr)
     if opened.former_path is not None:
         print(
-            f"unspill: This directory was {show(opened.former_path)}. To bring its history and held changes here:"
-            " unspill adopt",
+            f"unspill: This directory seems to have been {show(opened.former_path)}."
+            " To bring its history and held changes here: unspill adopt",
             file=sys.stderr,
         )
     for run in opened.interrupted_runs:

@@ -284,7 +284,7 @@ def _advice(here: _Here | None) -> Iterator[tuple[str, str]]:
         yield "unspill status --all", "see all projects"
         return
     if here.former_path is not None:
-        yield "unspill adopt", f"this directory was {quote(here.former_path)}: bring its history here"
+        yield "unspill adopt", f"this directory seems to have been {quote(here.former_path)}: bring its history here"
     if here.waiting:
         yield "unspill requests", "see what you are asked"
     for one in [one for one in here.sandboxes if one.held_bytes][:_FEW]:
