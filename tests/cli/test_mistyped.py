@@ -53,7 +53,8 @@ def test_a_line_for_a_shell_that_was_given_as_one_word_explains_how_to_run_it(gr
     done = run_cli("run", line, cwd=ground.project)
     assert done.returncode == 127
     assert done.stderr.decode().splitlines()[1:] == [
-        f"  No program has this name. For a shell: unspill run -c '{line}'"
+        "  No program has this name. For a shell:",
+        f"      unspill run -c '{line}'",
     ]
     assert run_cli("run", "-c", line, cwd=ground.project).returncode in (0, 2)
 

@@ -201,7 +201,7 @@ def seated(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1"},
+        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1", "UNSPILL_PAGER": "cat"},
     )
 
 

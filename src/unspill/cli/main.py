@@ -86,6 +86,9 @@ DEFAULT = "default"
 # Coding agents let a command through where their hook fails in any other way
 STOPPED = 2
 _SIGINT = 2
+# Of a help text: where the words about an option begin, and below which width they have a line of their own
+_TEXT_AT = 28
+_NARROW = 70
 _RUNNING = ("run", "shell", "agent")
 _FULL = "Redirect standard output to somewhere writable."
 
@@ -253,15 +256,37 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
     return arguments
 
 
-def help_text(verb: Verb) -> str:
-    """Return the help of one verb."""
-    lines = [f"usage: unspill {verb.name} [options] {verb.positional}".rstrip(), "", verb.summary, ""]
+def help_text(verb: Verb, columns: int = 0) -> str:
+    """Return the help of one verb, for a terminal that is so wide; 0: as wide as it gets."""
+    lines = [f"usage: unspill {verb.name} [options] {verb.positional}".rstrip(), ""]
+    lines += [*_wrapped(verb.summary, columns, ""), ""]
     for option in verb.options:
         names = ", ".join(name for name in (option.short, option.name) if name)
         left = f"  {names} {option.metavar}".rstrip()
-        lines.append(f"{left:<26}  {option.help}")
+        if columns and columns < _NARROW:
+            lines += [left, *_wrapped(option.help, columns, " " * 6)]
+        else:
+            first, *rest = _wrapped(option.help, columns, " " * _TEXT_AT)
+            lines += [f"{left:<{_TEXT_AT - 2}}  {first.lstrip()}", *rest]
     lines += ["", "examples:", *(f"  {line}" for line in verb.examples)] if verb.examples else []
     return "\n".join(lines)
+
+
+def _wrapped(text: str, columns: int, indent: str) -> list[str]:
+    """Return a text as indented lines that a terminal does not have to break."""
+    lines = [indent]
+    for word in text.split():
+        row = f"{lines[-1]} {word}" if lines[-1].strip() else indent + word
+        if columns and len(row) > columns and lines[-1].strip():
+            lines.append(indent + word)
+        else:
+            lines[-1] = row
+    return lines
+
+
+def _columns() -> int:
+    """Return how wide the terminal is that this program prints to, 0 if it is none."""
+    return os.get_terminal_size(1).columns if sys.stdout.isatty() else 0
 
 
 def open_sandbox(
@@ -444,7 +469,7 @@ def _run_verb(verb: str, words: list[str]) -> int:
     found = find_verb(verb)
     arguments = parse(found, words)
     if arguments.flag("--help"):
-        print(help_text(found))
+        print(help_text(found, _columns()))
         return 0
     if found.is_paged and sys.stdout.isatty() and not (arguments.flag("--no-pager") or arguments.flag("--json")):
         return pager.run_paged(found.name, lambda: found.run(arguments))
@@ -508,9 +533,11 @@ def _safe(text: str) -> str:
 
 
 def _print_overview() -> int:
+    columns = _columns()
     print("unspill: run anything, spill nothing\n\nusage: unspill COMMAND [options]\n")
     for name, (_module, summary) in VERBS.items():
-        print(f"  {name:<12}{summary}")
+        first, *rest = _wrapped(summary, columns, " " * 14)
+        print("\n".join([f"  {name:<12}{first.lstrip()}", *rest]))
     print("\nRun `unspill COMMAND --help` for details, `unspill -V` for the version.")
     return 0
 

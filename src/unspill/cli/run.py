@@ -397,7 +397,8 @@ def _explained(arguments: Arguments, result: RunResult) -> RunResult:
     words = arguments.words
     if len(words) != 1 or not isinstance(result.outcome, NeverStarted) or not _FOR_SHELLS.intersection(words[0]):
         return result
-    remedy = f"No program has this name. For a shell: unspill run -c {shell_word(os.fsencode(words[0]))}"
+    # On a line of its own it is not broken, so it can be pasted
+    remedy = f"No program has this name. For a shell:\n      unspill run -c {shell_word(os.fsencode(words[0]))}"
     return result.replace(outcome=result.outcome.replace(remedy=remedy), warnings=())
 
 

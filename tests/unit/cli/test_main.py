@@ -24,6 +24,19 @@ def show(arguments: Arguments) -> int:
     return len(arguments.words)
 
 
+@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize("name", VERBS)
+def test_a_help_text_fits_the_terminal_and_says_the_same(name: str, columns: int) -> None:
+    found = find_verb(name)
+    text = help_text(found, columns)
+    body, _, examples = text.partition("\nexamples:\n")
+    first, *rest = body.split("\n")
+    assert max(map(len, rest)) <= columns
+    assert sorted(text.split()) == sorted(help_text(found).split())
+    assert examples == help_text(found).partition("\nexamples:\n")[2], "a line to be pasted is not broken"
+    assert first == help_text(found).split("\n")[0]
+
+
 @pytest.mark.parametrize("name", VERBS)
 def test_every_verb_is_in_the_module_that_the_table_names(name: str) -> None:
     assert find_verb(name).name == name
