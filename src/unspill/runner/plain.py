@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from unspill.model.run import Outcome
     from unspill.runner.watch import Collector, RunControl
 
+    PagerProcess = subprocess.Popen[bytes]
+
 
 _CHUNK = 1 << 16
 # What a process beyond our reach still writes after the command has ended is not waited for
@@ -68,7 +70,7 @@ def perform_plainly(
     return _performed(outcome, collectors)
 
 
-def start_pager(command: str, environ: dict[bytes, bytes]) -> subprocess.Popen[bytes]:
+def start_pager(command: str, environ: dict[bytes, bytes]) -> PagerProcess:
     """Start a person's pager on their terminal; what it shows is written to its standard input."""
     return subprocess.Popen(["/bin/sh", "-c", command], env=environ, stdin=subprocess.PIPE)
 
