@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
-    from unspill.runner.plain import Pager
+    from unspill.runner.plain import PagerProcess
 
 _USUAL = "less -FRX"
 # These pass text on as it is, so there is nothing to start
@@ -63,7 +63,7 @@ class PagedOutput:
         # The next prompt needs a row
         self._rows = (size.lines or 24) - 1
         self._kept: list[str] = []
-        self._pager: Pager | None = None
+        self._pager: PagerProcess | None = None
 
     def isatty(self) -> bool:
         """Tell that what is written here comes to a terminal."""

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from typing import IO
 
     from unspill.model.policy import Limits
-
-    Pager = subprocess.Popen[bytes]
     from unspill.model.run import Outcome
     from unspill.runner.watch import Collector, RunControl
+
+    PagerProcess = subprocess.Popen[bytes]
 
 
 _CHUNK = 1 << 16
@@ -70,7 +70,7 @@ def perform_plainly(
     return _performed(outcome, collectors)
 
 
-def start_pager(command: str, environ: dict[bytes, bytes]) -> Pager:
+def start_pager(command: str, environ: dict[bytes, bytes]) -> PagerProcess:
     """Start a person's pager on their terminal; what it shows is written to its standard input."""
     return subprocess.Popen(["/bin/sh", "-c", command], env=environ, stdin=subprocess.PIPE)
 
