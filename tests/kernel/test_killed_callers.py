@@ -116,11 +116,14 @@ def test_what_a_killed_run_wrote_to_a_cache_is_dropped(ground: Ground, callers: 
 
 
 @pytest.mark.parametrize(
-    ("limits", "limit"),
-    [({"layer_bytes": 1 * MIB}, "layer_bytes"), ({"layer_entries": 10}, "layer_entries")],
+    ("limits", "limit", "what"),
+    [
+        ({"layer_bytes": 1 * MIB}, "layer_bytes", "wrote more than 1 MiB"),
+        ({"layer_entries": 10}, "layer_entries", "made more than 10 files"),
+    ],
 )
 def test_a_layer_over_the_bound_of_its_run_is_dropped_and_that_is_said(
-    ground: Ground, callers: Callers, limits: dict[str, int], limit: Any
+    ground: Ground, callers: Callers, limits: dict[str, int], limit: Any, what: str
 ) -> None:
     command = "head -c 3000000 /dev/zero > big; for i in $(seq 30); do echo > f$i; done"
     # Written at once and killed at once: nobody has measured it yet
@@ -130,7 +133,7 @@ def test_a_layer_over_the_bound_of_its_run_is_dropped_and_that_is_said(
     reached = LimitReached(limit=limit, bound=limits[limit])
     assert (run.outcome, run.held) == (reached, False)
     said = sandbox.describe_interrupted(run)
-    assert said.endswith(f" (`limits.{limit}`).")
+    assert said.endswith(f"Its changes were dropped: it {what} (`limits.{limit}`).")
     assert ground.left_behind() == []
     assert sandbox.find_run(1).outcome == reached
 

@@ -232,3 +232,11 @@ def test_what_a_link_leads_to_is_not_read_for_a_merge(ground: Ground, text: Path
     os.symlink(outside, text)
     assert b"text" in left(sandbox.apply())
     assert outside.read_text() == text_with(_30="mine")
+
+
+def test_what_an_operation_changed_is_shown_though_the_file_was_edited_since(ground: Ground, text: Path) -> None:
+    sandbox = ground.sandbox(after="apply")
+    sandbox.run("sed -i 's/^line 5$/five/' text")
+    text.write_text(text_with(_5="five", _30="mine"))
+    shown = sandbox.diff(operation=1).splitlines()
+    assert [line for line in shown if line.startswith(("-line", "+"))][1:] == ["-line 5", "+five"]

@@ -51,6 +51,7 @@ from unspill.changes.scan import Reader, read_up_to, scan
 from unspill.errors import RootRefused, UsageError
 from unspill.git.files import repository_of
 from unspill.host.dirfd import Beneath
+from unspill.host.job import memory_file
 from unspill.layers.lifecycle import new_id, renew, stat_root, take_mark
 from unspill.layers.locks import base_dir, lock_unless_given_up, refuse_given_up, upper_dir
 from unspill.layers.residue import build_residue
@@ -616,7 +617,6 @@ def _versions_of(project: Project, path: bytes) -> Iterator[tuple[Operation, byt
     None is no file, `_NOT_KEPT` one that nobody has any more. What lies too far back to be kept is passed over.
     """
     done = done_in(project)
-    # What a reversal puts is what was there before
     reversals = {one.of: one for one in done if one.of is not None}
     for operation in reversed(done):
         for index, root in enumerate(operation.roots):
@@ -624,10 +624,9 @@ def _versions_of(project: Project, path: bytes) -> Iterator[tuple[Operation, byt
                 continue
             inner = path[len(root) + 1 :]
             try:
-                with _Trace(project, operation) as trace:
+                with _Trace(project, operation, reversals.get(operation.id)) as trace:
                     if trace.has(index, inner):
-                        before = trace.read(index, inner, reversals.get(operation.id), after=False)
-                        yield operation, before, trace.read(index, inner, operation, after=True)
+                        yield operation, trace.read(index, inner, after=False), trace.read(index, inner, after=True)
             except UsageError:
                 continue
 
@@ -683,9 +682,11 @@ class _Sides:
 class _Trace:
     """Knows the sides of each path and finds their entries."""
 
-    def __init__(self, project: Project, operation: Operation) -> None:
+    def __init__(self, project: Project, operation: Operation, reversal: Operation | None = None) -> None:
+        """Take an operation; what its reversal has put, if there is one, is what was there before."""
         self._project = project
         self._operation = operation
+        self._reversal = reversal
         steps = steps_of(project, operation)
         if not steps:
             raise UsageError(f"the backup of op {operation.number} is gone", remedy="See `keep_days` in the settings.")
@@ -709,33 +710,33 @@ class _Trace:
         sides = self._sides.get((root, path))
         return sides is not None and (sides.before is not None or sides.after is not None)
 
-    def read(self, root: int, path: bytes, put_by: Operation | None, *, after: bool) -> bytes | None:
-        """Return what was in a file before, or after; None if there was none, `_NOT_KEPT` if nobody has it any more.
-
-        `put_by` is the operation that has put it there at some time, and may have kept it as a text.
-        """
+    def read(self, root: int, path: bytes, *, after: bool) -> bytes | None:
+        """Return what was in a file before, or after; None if there was none, `_NOT_KEPT` if nobody has it any more."""
         sides = self._sides[root, path]
         if (sides.after if after else sides.before) is None:
             return None
         try:
             return read_up_to(self.open(root, path, after=after), MAX_FILE_BYTES)
         except OSError:
-            where = self._operation.roots[root]
-            kept = None if put_by is None else find_text(self._project.store, put_by.id, where, path)
-            return _NOT_KEPT if kept is None else kept
+            return _NOT_KEPT
 
     def open(self, root: int, path: bytes, *, after: bool) -> int:
-        """Open the file that was at a path before, or after.
+        """Open the file that was at a path before, or after; of one that was edited since, the text that was kept.
 
         Raises:
             OSError: it is not kept any more.
         """
         sides = self._sides[root, path]
         place = self._find(root, path, sides, sides.after if after else sides.before)
-        if place is None:
+        if place is not None:
+            fd, name = place[0].parent(place[1])
+            return os.open(name, _FILE, dir_fd=fd)
+        put_by = self._operation if after else self._reversal
+        where = self._operation.roots[root]
+        text = None if put_by is None else find_text(self._project.store, put_by.id, where, path)
+        if text is None:
             raise FileNotFoundError(2, "it is not kept any more")
-        fd, name = place[0].parent(place[1])
-        return os.open(name, _FILE, dir_fd=fd)
+        return memory_file(text)
 
     def _add(self, step: Step) -> None:
         sides = self._sides.setdefault((step.root, step.path), _Sides())
