@@ -190,8 +190,9 @@ def test_consent_to_a_directory_is_consent_to_what_was_changed_in_it(ground: Gro
 
 
 def test_a_conflict_is_left_alone_and_can_be_decided_either_way(ground: Ground) -> None:
-    for name in ("one", "two"):
-        ground.write(name, "old\n")
+    ground.write("one", "old\n")
+    # What is no text can't be merged
+    ground.write("two", "old\0\n")
     hold(ground, "echo ours > one; echo ours > two; touch free")
     for name in ("one", "two"):
         ground.write(name, "theirs\n")
@@ -199,8 +200,8 @@ def test_a_conflict_is_left_alone_and_can_be_decided_either_way(ground: Ground) 
     assert stdout.splitlines() == ["Applied 1 change (op 1). Undo: unspill undo", "  A free"]
     assert stderr.splitlines() == [
         "unspill: 2 paths are still held:",
-        f"  ! one: conflict: {EDITED}",
-        "      unspill diff one, then unspill apply --overwrite one or unspill discard one",
+        "  ! one: conflict: you and the run changed the same lines: line 1",
+        "      unspill apply --theirs one (the run's lines), --ours one (yours) or --markers one (both)",
         f"  ! two: conflict: {EDITED}",
         "      unspill diff two, then unspill apply --overwrite two or unspill discard two",
     ]
@@ -232,7 +233,7 @@ def test_undo_leaves_what_was_changed_since_and_says_how_to_get_at_it(ground: Gr
     assert stdout.splitlines() == ["Undid op 1 (1 change), recorded as op 2. Redo: unspill redo", "  D other"]
     assert stderr.splitlines() == [
         "unspill: 1 path was skipped:",
-        "  ! file: conflict: it has changed since",
+        "  ! file: conflict: you changed the same lines since: line 1",
         "      unspill diff --op op1 file, then unspill restore file --from op1",
     ]
     assert (ground.project / "file").read_text() == "person\n"
@@ -312,7 +313,7 @@ def test_paths_globs_and_hunks_choose_as_seen_from_where_the_person_stands(groun
     assert not (ground.project / "top.py").exists()
     typed(ground, "apply", "../top.py", cwd="sub")
     assert typed(ground, "discard", "--hunk", "text:1", cwd="sub")[0] == (
-        "Discarded 1 held change (op 4). Undo: unspill undo\n  M sub/text\n"
+        "Discarded 1 held change (op 4). Undo: unspill undo\n  M text\n"
     )
     assert kinds(ground.sandbox().changes()) == {"other": "added"}
     typed(ground, "discard", "--glob", "**")
@@ -323,7 +324,8 @@ def test_remedies_are_typed_where_the_person_stands(ground: Ground) -> None:
     ground.write(".unspill.toml")
     ground.write("sub/x")
     _stdout, stderr = typed(ground, "run", "-c", "echo x > .envrc; cd ..; echo x > .envrc", cwd="sub")
-    assert "  ! sub/.envrc: held" in stderr
+    assert "  ! ../.envrc: held" in stderr
+    assert "  ! .envrc: held" in stderr
     assert "      unspill apply --include .envrc@" in stderr
     assert f"      unspill apply --include {ground.project}/.envrc@" in stderr
 

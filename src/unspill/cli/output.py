@@ -79,7 +79,7 @@ _REMEDIES = {
     "earlier": "unspill apply{of} (applies everything that is held)",
     "refused": "unspill discard{of} {path}",
 }
-_CLASH = "unspill apply{of} --markers {path}, or with --theirs {path} for the run's lines, --ours {path} for yours"
+_CLASH = "unspill apply{of} --theirs {path} (the run's lines), --ours {path} (yours) or --markers {path} (both)"
 _INCLUDED_CONFLICT = "unspill apply{of} --include {path}{token} --overwrite {path}, or unspill discard{of} {path}"
 # The person is the one who approves
 _REASONS: dict[Why, str] = {**WHYS, "held": "held"}
