@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.test_applying import LIST
 from tests.support import Ground
 from unspill import Hunks, Operation, Sandbox, Selection
 from unspill.apply import bases
@@ -240,3 +241,87 @@ def test_what_an_operation_changed_is_shown_though_the_file_was_edited_since(gro
     text.write_text(text_with(_5="five", _30="mine"))
     shown = sandbox.diff(operation=1).splitlines()
     assert [line for line in shown if line.startswith(("-line", "+"))][1:] == ["-line 5", "+five"]
+
+
+def test_undo_of_an_apply_that_was_asked_for_leaves_what_was_edited_since(ground: Ground, text: Path) -> None:
+    """The run's text would be held again, and nobody has it any more."""
+    sandbox = hold(ground)
+    sandbox.apply()
+    text.write_text(text_with(_5="five", _30="mine"))
+    assert b"text" in left(sandbox.undo())
+    assert text.read_text() == text_with(_5="five", _30="mine")
+
+
+@pytest.mark.parametrize("is_remembered", [True, False], ids=["remembered", "control"])
+def test_what_was_merged_is_no_text_that_the_run_saw_though_that_is_forgotten(
+    ground: Ground, text: Path, is_remembered: bool
+) -> None:
+    sandbox = hold(ground)
+    text.write_text(text_with(_30="mine"))
+    sandbox.apply()
+    store = sandbox._project.store
+    operations = "SELECT id FROM operations" if is_remembered else "''"
+    store.transaction.change(f"DELETE FROM texts WHERE substr(owner, 1, 16) NOT IN ({operations})")
+    assert sandbox.undo().left == ()
+    sandbox.apply()
+    assert ("mine\n" in text.read_text()) is is_remembered
+
+
+def test_your_lines_that_were_kept_are_an_operation_that_can_be_undone(ground: Ground, text: Path) -> None:
+    sandbox = hold(ground)
+    text.write_text(text_with(_5="mine"))
+    operation = sandbox.apply(Selection(sides=((b"text", "ours"),)))
+    assert operation.number == 1
+    assert not sandbox.changes()
+    sandbox.undo()
+    assert left(sandbox.apply(Selection(sides=((b"text", "theirs"),)))) == {}
+    assert text.read_text() == text_with(_5="five")
+
+
+def test_a_hunk_that_the_person_took_back_does_not_come_again(ground: Ground, text: Path) -> None:
+    sandbox = hold(ground, "sed -i 's/^line 5$/five/; s/^line 38$/thirty-eight/' text")
+    sandbox.apply(Selection(hunks=(Hunks(path=b"text", numbers=(1,)),)))
+    text.write_text("".join(LINES))
+    assert left(sandbox.apply()) == {}
+    assert text.read_text() == text_with(_38="thirty-eight")
+
+
+def test_an_edit_that_was_kept_by_a_discard_and_taken_back_does_not_come_again(ground: Ground, text: Path) -> None:
+    sandbox = hold(ground, "sed -i 's/^line 5$/five/; s/^line 20$/twenty/' text")
+    text.write_text(text_with(_38="mine"))
+    # The third hunk would take the person's edit away
+    sandbox.discard(Selection(hunks=(Hunks(path=b"text", numbers=(3,)),)))
+    text.write_text("".join(LINES))
+    assert left(sandbox.apply()) == {}
+    assert text.read_text() == text_with(_5="five", _20="twenty")
+
+
+def test_the_run_s_side_replaces_what_can_not_be_merged_and_says_so_but_deletes_nothing(
+    ground: Ground, text: Path
+) -> None:
+    ground.write("gone", "old\n")
+    sandbox = hold(ground, "sed -i 's/^line 5$/five/' text; chmod 755 text; rm gone")
+    text.write_text(text_with(_30="mine"))
+    ground.write("gone", "mine\n")
+    operation = sandbox.apply(Selection(sides=((b".", "theirs"),)))
+    assert left(operation).keys() == {b"gone"}
+    assert operation.notes == ("text: can't be merged, so the run's version has replaced yours",)
+    assert text.read_text() == text_with(_5="five")
+
+
+def test_undo_keeps_the_access_list_of_a_file_that_it_merges(ground: Ground, text: Path) -> None:
+    os.setxattr(text, "system.posix_acl_access", LIST)
+    sandbox = ground.sandbox(after="apply")
+    sandbox.run("sed -i 's/^line 5$/five/' text")
+    text.write_text(text_with(_5="five", _30="mine"))
+    assert left(sandbox.undo()) == {}
+    assert text.read_text() == text_with(_30="mine")
+    assert os.getxattr(text, "system.posix_acl_access") == LIST
+
+
+def test_undo_leaves_a_file_that_got_attributes_since(ground: Ground, text: Path) -> None:
+    sandbox = ground.sandbox(after="apply")
+    sandbox.run("sed -i 's/^line 5$/five/' text")
+    text.write_text(text_with(_5="five", _30="mine"))
+    os.setxattr(text, "user.mine", b"1")
+    assert b"text" in left(sandbox.undo())

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # Of one layer, or of what one operation puts
 MOST_TEXTS = 500
 MOST_BYTES = 8 << 20
+# Behind the id of an operation: what its merges started from
+_MERGED = "m"
 
 
 class Bases:
@@ -69,8 +71,7 @@ class KeptTexts:
 
 def put_texts(store: Store, owner: str, kept: KeptTexts) -> None:
     """Keep texts for a layer or for an operation."""
-    if kept.texts:
-        store.texts.put(owner, {place: zlib.compress(text, 1) for place, text in kept.texts.items()})
+    _put(store, owner, kept.texts)
 
 
 def find_text(store: Store, owner: str, root: bytes, path: bytes) -> bytes | None:
@@ -92,8 +93,18 @@ def keep_texts(store: Store, stack: Stack, layer: LayerId, mark_ns: int, changes
     put_texts(store, layer, _read_texts(stack, wanted, lambda _path: mark_ns, KeptTexts()))
 
 
-def carry_texts(store: Store, stack: Stack, marks: LayerMarks, layer: LayerId, remaining: Iterable[Change]) -> None:
-    """Keep for a layer, which has what remains of a stack, the texts that were kept for those that it was made from."""
+def carry_texts(
+    store: Store,
+    stack: Stack,
+    marks: LayerMarks,
+    layer: LayerId,
+    remaining: Iterable[Change],
+    rebase: Callable[[bytes, bytes], bytes | None] = lambda _path, text: text,
+) -> None:
+    """Keep for a layer, which has what remains of a stack, the texts that were kept for those that it was made from.
+
+    `rebase` is told a path and its text, and returns what the rest of a file starts from of which a part was chosen.
+    """
     kept = KeptTexts()
     others = []
     for change in filter(_is_text, remaining):
@@ -102,30 +113,42 @@ def carry_texts(store: Store, stack: Stack, marks: LayerMarks, layer: LayerId, r
         if text is None:
             others.append(change)
         elif kept.has_room(len(text)):
-            kept.add(stack.live, change.path, text)
+            kept.add(stack.live, change.path, rebase(change.path, text))
     put_texts(store, layer, _read_texts(stack, others, marks.of, kept))
 
 
 def carry_again(
-    store: Store, root: bytes, owners: Iterable[str], layer: LayerId, changes: Iterable[Change]
+    store: Store, root: bytes, taken_by: str, owners: Iterable[str], layer: LayerId, changes: Iterable[Change]
 ) -> set[bytes]:
-    """Keep for a layer, which has what is held again, the texts of those that it is made from.
+    """Keep for a layer, which has what is held again, the texts of those that an operation has taken.
 
-    Return the paths at which the live text is another by now: it had been merged with what is held again.
+    Return the paths at which the live text is not what the runs saw: it was merged with what is held again, or is
+    another by now.
     """
-    kept = KeptTexts()
+    texts: dict[tuple[bytes, bytes], bytes] = {}
     edited: set[bytes] = set()
     with Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
         for change in filter(_is_text, changes):
+            merged_from = find_text(store, taken_by + _MERGED, root, change.path)
             found = (find_text(store, owner, root, change.path) for owner in owners)
-            text = next((text for text in found if text is not None), None)
-            if text is None or not kept.has_room(len(text)):
+            text = next((text for text in found if text is not None), None) if merged_from is None else merged_from
+            if text is None:
                 continue
-            kept.add(root, change.path, text)
-            if _read_unedited(live, change.path) != text:
+            texts[root, change.path] = text
+            if merged_from is not None or _read_unedited(live, change.path) != text:
                 edited.add(change.path)
-    put_texts(store, layer, kept)
+    _put(store, layer, texts)
     return edited
+
+
+def remember_merged(store: Store, operation: str, root: bytes, texts: Mapping[bytes, bytes]) -> None:
+    """Keep, before an operation changes anything, what its merges start from: what it displaces is no such text."""
+    _put(store, operation + _MERGED, {(root, path): text for path, text in texts.items()})
+
+
+def _put(store: Store, owner: str, texts: Mapping[tuple[bytes, bytes], bytes]) -> None:
+    if texts:
+        store.texts.put(owner, {place: zlib.compress(text, 1) for place, text in texts.items()})
 
 
 def _read_texts(stack: Stack, changes: Iterable[Change], mark_of: Callable[[bytes], int], kept: KeptTexts) -> KeptTexts:

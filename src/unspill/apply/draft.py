@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from unspill.apply.bases import Bases
     from unspill.apply.recover import RolledBackEntries
     from unspill.apply.steps import OpenDirs
-    from unspill.model.change import Change
+    from unspill.model.change import Change, Side
     from unspill.model.operation import (
         Action,
         Entry,
@@ -77,6 +77,12 @@ _WRITABLE_OR_SPECIAL = 0o7333
 _MARKS_LEFT_OUT = "attributes named user.overlay.* are not applied: under another sandbox they would hide your files"
 _EDITED = "it changed in the project during or after the run"
 _MOVED = "its directory was exchanged for another one during or after the run"
+# How lines were resolved that both changed
+_RESOLVED: dict[Side, str] = {
+    "ours": "; your lines were kept where both changed them",
+    "theirs": "; the run's lines were taken where both changed them",
+    "markers": "; both versions of a line are between <<<<<<< and >>>>>>>",
+}
 _STALE = "it changed after the review"
 _NO_BACKUP = "the backup no longer has the old version"
 _DAMAGED = "the backup was changed"
@@ -365,8 +371,8 @@ class RootDraft:
         self._moved = moved
         self._contents = dict(contents)
         self._bases = bases
-        # Files that get what both the person and the run made of them
-        self.merged: set[bytes] = set()
+        # Files that get what both the person and the run made of them, with what the run saw
+        self.merged: dict[bytes, bytes] = {}
         self._overwrite = frozenset(overwrite)
         self._is_staged = draft.is_staged(root)
         self._must_copy = must_copy or self._is_staged
@@ -627,7 +633,8 @@ class RootDraft:
         path = change.path
         texts = None if self._bases is None or path in self._moved else self._texts(change, found)
         if texts is None:
-            if self._bases is not None and self._bases.side_of(path) == "theirs":
+            if self._bases is not None and self._bases.side_of(path) == "theirs" and change.entry is not None:
+                self._draft.note(path, "can't be merged, so the run's version has replaced yours")
                 return True
             self._skip(path, "conflict", _EDITED)
             return False
@@ -638,13 +645,11 @@ class RootDraft:
             self._skip(path, "conflict", _EDITED if merge is None else f"{SAME_LINES}: {merge.where()}")
             return False
         merged = merge.text(side or "ours")
-        if merged == texts[1]:
-            return False
+        if merged == texts[1] and not merge.clashes:
+            return False  # the person has done the same
         self._contents[path] = merged
-        self.merged.add(path)
-        how = {None: "", "ours": ", yours where both changed a line", "theirs": ", the run's where both changed a line"}
-        marks = f"; look for <<<<<<< in {merge.where()}" if merge.clashes else ""
-        self._draft.note(path, "merged with your edits" + how.get(side if merge.clashes else None, marks))
+        self.merged[path] = texts[0]
+        self._draft.note(path, "merged with your edits" + (_RESOLVED[side] if merge.clashes and side else ""))
         return True
 
     def _texts(self, change: Change, found: os.stat_result) -> tuple[bytes, bytes, bytes] | None:

@@ -27,7 +27,7 @@ from unspill.apply.git_draft import (
 from unspill.apply.journal import FIRST_VERSION, journal_of
 from unspill.apply.perform import CHANGED, OCCUPIED, explain_error
 from unspill.apply.recover import RolledBackEntries
-from unspill.apply.staging import has_metadata, opened_and_closed
+from unspill.apply.staging import has_access_list, has_metadata, opened_and_closed
 from unspill.apply.steps import entry_of, make_step, matches
 from unspill.changes.merge import LARGEST_TEXT, merge_texts
 from unspill.git.files import (
@@ -275,7 +275,7 @@ class Reversal:
         ours = None if base is None else read_unchanged(*dirs.live(step), live, LARGEST_TEXT)
         theirs = None if ours is None else self._read_backup(dirs, step)
         merge = None if base is None or ours is None or theirs is None else merge_texts(base, ours, theirs)
-        if merge is None:
+        if merge is None or _attributes(*dirs.live(step)) != _attributes(*dirs.operations.parent(step.backup)):
             return CHANGED
         if merge.clashes:
             return f"you changed the same lines since: {merge.where()}"
@@ -312,9 +312,20 @@ class Reversal:
         fd, name = dirs.operations.parent(step.backup)
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         place, made = draft.stage(step.root, fd, name, status, content)
+        if has_access_list(*dirs.live(step)):
+            made = draft.give_access_list(step.root, place, *dirs.live(step))
         draft.note(step.path, "your edits since were kept")
         inverse = make_step(step.root, step.path, "put", step.group, place, entry_of(live), entry_of(made))
         return inverse.replace(staged=True) if step.staged else inverse
+
+
+def _attributes(fd: int, name: bytes) -> dict[str, bytes]:
+    path = b"/proc/self/fd/%d/%b" % (fd, name)
+    return {
+        one: os.getxattr(path, one, follow_symlinks=False)
+        for one in os.listxattr(path, follow_symlinks=False)
+        if one.startswith("user.")
+    }
 
 
 class LaterOperations:

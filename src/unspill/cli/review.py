@@ -164,7 +164,7 @@ def diff(arguments: Arguments) -> int:
         metavar="PATH",
         repeated=True,
         values="changed",
-        help="merge; where both changed a line, take the run's",
+        help="merge; where both changed a line, or can't be merged, take the run's (repeatable)",
     ),
     Option(name="--markers", help="merge; where both changed a line, write both between markers"),
     RUN,

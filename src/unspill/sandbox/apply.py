@@ -19,9 +19,10 @@ import os
 import posixpath
 import stat
 import time
+from functools import partial
 from hashlib import blake2b
 
-from unspill.apply.bases import Bases, carry_texts, find_text
+from unspill.apply.bases import Bases, carry_texts, find_text, remember_merged
 from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, find_moved, unedited_directories
 from unspill.apply.guard import lies_in
 from unspill.apply.journal import (
@@ -34,6 +35,7 @@ from unspill.apply.journal import (
 from unspill.apply.operate import Task, operate
 from unspill.apply.recover import RolledBackEntries
 from unspill.changes.diff import apply_hunks, numbered_hunks
+from unspill.changes.merge import merge_texts
 from unspill.changes.scan import Reader
 from unspill.changes.select import rest, select, without
 from unspill.errors import (
@@ -97,6 +99,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import (
         Callable,
+        Collection,
         Iterable,
         Iterator,
         Mapping,
@@ -244,7 +247,7 @@ class _Apply:
         self._contents, self._partial = self._partial_contents()
         self._unedited: dict[int, set[bytes]] = {}
         self._moved: dict[int, set[bytes]] = {}
-        self._merged: dict[int, set[bytes]] = {}
+        self._merged: dict[int, Collection[bytes]] = {}
         self._packs: dict[bytes, bytes] = {}
         self._flagged: list[tuple[bytes, str]] = []
         self._left = self._with_tokens()
@@ -372,14 +375,23 @@ class _Apply:
                     moved=self._moved[index],
                     bases=self._bases_of(stack, marks),
                 )
-                self._merged[index] = files.merged
+                self._merged[index] = files.merged.keys()
                 if self._git[stack.live] or any(b".git" in change.path for change in part.changes):
                     self._draft_repositories(draft, dirs, index, part, uppers, files)
                 else:
                     files.add(part.changes)
+                remember_merged(self._project.store, draft.name, stack.live, files.merged)
             finally:
                 for upper in uppers.values():
                     upper.tree.close()
+
+    def _rebased(self, root: bytes, path: bytes, text: bytes) -> bytes | None:
+        """Return what the rest of a file starts from: its base with the applied hunks; None where those clash."""
+        chosen = self._contents.get(root, {}).get(path)
+        if chosen is None:
+            return text
+        merge = merge_texts(self._partial[root][path], text, chosen)
+        return None if merge is None or merge.clashes else merge.text()
 
     def _bases_of(self, stack: Stack, marks: Marks) -> Bases:
         selection = self._request.selection
@@ -476,8 +488,8 @@ class _Apply:
             )
             keep_base(stack.base, stack.live, remaining, base_dir(self._state, layer))
             older_marks = self._marks(stack, operation)
-            carry_texts(self._project.store, stack, older_marks, layer, remaining)
-            whole = self._contents.get(stack.live, {}).keys() - self._merged.get(index, set())
+            carry_texts(self._project.store, stack, older_marks, layer, remaining, partial(self._rebased, stack.live))
+            whole = self._contents.get(stack.live, {}).keys() - set(self._merged.get(index, ()))
             older = carry_over(
                 stack.live,
                 remaining,
@@ -621,7 +633,7 @@ class _Discard:
         self._asked_by = asked_by
         stacks = [stack for stack in load_masked(project) if stack.sealed]
         changes = fold_changes(stacks)
-        self._texts, hunks = _texts_without(changes, selection.hunks)
+        self._texts, self._olds, hunks = _texts_without(changes, selection.hunks)
         chosen = with_whole_repositories(changes, stacks, select(changes, selection, parents=False))
         kept = without(changes, chosen, hunks)
         self._paths = tuple((part.root, change.path) for part in chosen.roots for change in part.changes)
@@ -661,7 +673,15 @@ class _Discard:
         # Before anything live is looked at: what changes from now on is not older
         mark = take_mark(stack.live, stat_root(stack.live), renew(dest, os.lstat(dest))).ctime_ns
         marks = Marks([(sources[upper], mark_ns, single) for upper, mark_ns, single in self._older[stack.live]])
-        carry_texts(self._project.store, stack, marks, layer, remaining)
+        # What loses hunks is made from the live text
+        carry_texts(
+            self._project.store,
+            stack,
+            marks,
+            layer,
+            remaining,
+            lambda path, text: self._olds.get((stack.live, path), text),
+        )
         older = carry_over(stack.live, remaining, marks, mark, moved=find_moved(stack.live, remaining, marks))
         run = stack.sealed[-1].run
         return Residue(layer=layer, root=stack.live, run=run, mark_ns=mark, overrides=tuple(older.items()))
@@ -685,10 +705,11 @@ class _Discard:
         return written
 
 
-def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts, list[Hunks]]:
-    """Return what files hold without the chosen hunks; and those hunks, but for files that lose all of them."""
+def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts, Texts, list[Hunks]]:
+    """Return what files hold without the chosen hunks, what is live, and those hunks, but for files that lose all."""
     texts: Texts = {}
-    partial: list[Hunks] = []
+    olds: Texts = {}
+    partly: list[Hunks] = []
     for some in hunks:
         file = read_partly_chosen(changes, some)
         old, new = file.old, file.new
@@ -696,8 +717,9 @@ def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts,
         stay = {hunk.number for hunk in numbered_hunks(old, new)}.difference(some.numbers)
         if stay or {"mode", "xattrs"}.intersection(file.change.aspects):
             texts[file.root, file.change.path] = apply_hunks(old, new, stay)
-            partial.append(some)
-    return texts, partial
+            olds[file.root, file.change.path] = old
+            partly.append(some)
+    return texts, olds, partly
 
 
 def _write_text(path: bytes, text: bytes, change: Change, live: bytes) -> None:

@@ -166,7 +166,7 @@ class HeldAgain:
             moments = zip(reversed(uppers), trees, strict=True)
             marks = Marks([(upper, tree.mark_ns, dict(tree.overrides)) for upper, tree in moments])
             older = carry_over(root, changes, marks, moment, moved=find_moved(root, changes, marks))
-        edited = carry_again(self._store, root, [tree.layer for tree in trees], layer, changes)
+        edited = carry_again(self._store, root, self._taken_by, [tree.layer for tree in trees], layer, changes)
         older.update((path, min(tree.mark_ns for tree in trees)) for path in edited if path not in older)
         return Residue(
             layer=layer,
@@ -389,6 +389,10 @@ def _already_reversed(wanted: Operation, by: Operation) -> UsageError:
     )
 
 
+def _no_text(_root: int, _path: bytes) -> bytes | None:
+    return None
+
+
 def _texts_of(store: Store, operation: Operation) -> Callable[[int, bytes], bytes | None]:
     return lambda root, path: find_text(store, operation.id, operation.roots[root], path)
 
@@ -412,13 +416,16 @@ def _reverse(
         raise UsageError(f"the backup of op {wanted.number} is gone", remedy="See `keep_days` in the settings.")
     _refuse_other_roots(journal)
     later = LaterOperations(project.store, wanted)
+    has_layers = _concerns_layers(project.store, wanted, journal)
+    # What is held again would have to be made of a text that is nowhere any more: there an edited file is a conflict
+    text_of = _no_text if has_layers else _texts_of(project.store, wanted)
     task = Task(
         kind=kind,
         sandbox=wanted.sandbox,
         project=wanted.project,
         roots=wanted.roots,
         asked_by=asked_by,
-        draft=Reversal(later.as_of_now(journal), later.explains, kind, _texts_of(project.store, wanted)).draft,
+        draft=Reversal(later.as_of_now(journal), later.explains, kind, text_of).draft,
         of=wanted.id,
         origin=wanted.origin,
         runs=wanted.runs,
@@ -426,7 +433,7 @@ def _reverse(
         is_dry=is_dry,
     )
     try:
-        if not _concerns_layers(project.store, wanted, journal):
+        if not has_layers:
             return operate(project.store, task)
         with lock_unless_given_up(project.store.state, SandboxId(wanted.sandbox), cancel_fd):
             return operate(project.store, _with_layers(project.store, wanted, journal, task))

@@ -317,7 +317,7 @@ def adopt(store: Store, data: bytes, old: bytes | None, new: bytes) -> Adopted:
     rows = (*store.sandboxes.of_project(old), *store.sandboxes.of_project(new))
     with ExitStack() as alone:
         _take_alone(store, rows, alone)
-        _refuse_bothheld_by(store, old, new)
+        _refuse_both_held(store, old, new)
         counts = ProjectTable(store.transaction).count(old)
         shift = (
             ProjectTable(store.transaction).last_number(old)
@@ -347,7 +347,7 @@ def _choose_former(store: Store, new: bytes, found: os.stat_result) -> bytes:
     )
 
 
-def _refuse_bothheld_by(store: Store, old: bytes, new: bytes) -> None:
+def _refuse_both_held(store: Store, old: bytes, new: bytes) -> None:
     holding = [
         {
             row.name

@@ -315,8 +315,12 @@ class TextTable(Table):
         return as_blob(rows[0][0]) if rows else None
 
     def remove_before(self, moment_ns: int) -> None:
-        """Forget texts that are older, but for those of layers that are there."""
-        self._db.change("DELETE FROM texts WHERE at_ns < ? AND owner NOT IN (SELECT id FROM layers)", (moment_ns,))
+        """Forget texts that are older, but for those of layers and operations that are there."""
+        self._db.change(
+            "DELETE FROM texts WHERE at_ns < ? AND owner NOT IN (SELECT id FROM layers)"
+            " AND substr(owner, 1, 16) NOT IN (SELECT id FROM operations)",
+            (moment_ns,),
+        )
 
 
 class CacheRow(Record):

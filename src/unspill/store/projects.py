@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from unspill.model.run import LayerId, RunId, SandboxId
-from unspill.policy.paths import moved
+from unspill.policy.paths import contains, moved
 from unspill.record import Record
 from unspill.store.connection import Table, as_blob, as_id, as_int, as_text, to_signed
 
@@ -195,18 +195,29 @@ class ProjectTable(Table):
             self._db.change("UPDATE operations SET roots = ? WHERE id = ?", (there, identity))
 
     def _move_texts(self, old: bytes, new: bytes) -> None:
-        for (cell,) in self._db.rows("SELECT DISTINCT root FROM texts"):
-            there = moved(as_blob(cell), old, new)
-            if there != cell:
-                self._db.change("UPDATE OR IGNORE texts SET root = ? WHERE root = ?", (there, cell))
+        """Name the roots of what layers and operations have kept; those have moved before."""
+        own = (
+            f"(owner IN (SELECT id FROM layers WHERE {_OF_PROJECT})"
+            " OR substr(owner, 1, 16) IN (SELECT id FROM operations WHERE project = ?))"
+        )
+        for (cell,) in self._db.rows(f"SELECT DISTINCT root FROM texts WHERE {own}", (new, new)):
+            sql = f"UPDATE OR IGNORE texts SET root = ? WHERE root = ? AND {own}"
+            self._db.change(sql, (moved(as_blob(cell), old, new), cell, new, new))
 
     def _move_facts(self, old: bytes, new: bytes, joined: str) -> None:
         """Rename paths in what was found out: keys and values have them in hexadecimal, as words of their own."""
-        path = re.compile(f"(?<![0-9a-f]){old.hex()}(?=2f|[^0-9a-f]|$)")
+        path = re.compile(f"(?<![0-9a-f]){old.hex()}(?:2f[0-9a-f]*)?(?![0-9a-f])")
+        # What lies in the old directory and is a project of its own stays where it is
+        others = [other for other in self.all() if other.startswith(old + b"/")]
+
+        def renamed(match: re.Match[str]) -> str:
+            found = bytes.fromhex(match[0])
+            return match[0] if any(contains(other, found) for other in others) else moved(found, old, new).hex()
+
         for key, value in self._db.rows(
             "SELECT key, value FROM facts WHERE instr(key, ?1) OR instr(value, ?1)", (old.hex(),)
         ):
-            there = path.sub(new.hex(), as_text(key)), path.sub(new.hex(), as_text(value))
+            there = path.sub(renamed, as_text(key)), path.sub(renamed, as_text(value))
             if there == (key, value):
                 continue
             self._db.change("DELETE FROM facts WHERE key = ?", (key,))

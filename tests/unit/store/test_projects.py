@@ -126,3 +126,17 @@ def test_a_project_that_is_forgotten_takes_its_rows_along_but_what_is_known_of_i
     assert store.facts.starting_with("tracked secrets of ") == {near.id: ""}
     assert set(store.facts.starting_with("claims about ")) == {OLD.hex(), NEAR.hex()}
     assert store.sandboxes.find_id(SandboxId(sandbox.id)) is None
+
+
+def test_what_is_known_of_a_project_inside_of_the_old_directory_stays(store: Store) -> None:
+    inner = OLD + b"/inner"
+    store.sandboxes.get_or_create(OLD, "default", 1, 2)
+    store.sandboxes.get_or_create(inner, "default", 1, 3)
+    store.facts.put(f"claims about {inner.hex()}", "one")
+    store.facts.put(f"claims about {(inner + b'/lib').hex()}", "one")
+    store.facts.put(f"claims about {(OLD + b'/lib').hex()}", "one")
+    store.texts.put("0" * 16, {(inner, b"file"): b"text"})
+    move(store)
+    names = {inner, inner + b"/lib", NEW + b"/lib"}
+    assert set(store.facts.starting_with("claims about ")) == {name.hex() for name in names}
+    assert store.texts.find("0" * 16, inner, b"file") == b"text"
