@@ -186,6 +186,18 @@ def test_a_name_that_speaks_to_the_terminal_is_not_offered(ground: Ground, ask: 
     assert ask(["unspill apply "], ground.project) == [{"plain"}]
 
 
+def test_bash_types_no_name_that_would_run_something(ground: Ground) -> None:
+    run_cli("run", "--session", "$(touch ran)", "--", "true", cwd=ground.project)
+    (words,) = by_bash(["unspill undo --session "], ground.project)
+    assert words == {"\\$\\(touch\\ ran\\)"}
+
+
+def test_a_program_of_the_project_s_own_is_not_asked(ground: Ground, ask: Ask) -> None:
+    ground.write("unspill", "#!/bin/sh\ntouch ran\n").chmod(0o755)
+    ask(["./unspill sh"], ground.project)
+    assert not (ground.project / "ran").exists()
+
+
 def test_asking_makes_nothing_and_fails_without_a_word(ground: Ground) -> None:
     state = ground.home / "none"
     for words in (("show", ""), ("apply", ""), ("changes", "--sandbox", "")):

@@ -158,7 +158,7 @@ def test_what_was_fetched_is_told_and_goes_with_what_is_unused(ground: Ground, a
     pull(ground, archive)
     downloads = ground.home / ".local/share/unspill/rootfs/downloads"
     (downloads / ("a" * 64)).write_bytes(b"x" * 100_000)
-    told = run_cli("status", cwd=ground.project).stdout.decode()
+    told = run_cli("status", "--all", cwd=ground.project).stdout.decode()
     assert f"elsewhere: rootfs {name_of(archive)} in {downloads.parent}: " in told
     assert "downloads for rootfs in" in told
     value = json.loads(run_cli("status", "--json", cwd=ground.project).stdout)["rootfs"]

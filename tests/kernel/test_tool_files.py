@@ -447,9 +447,10 @@ def test_an_undo_says_what_it_left_alone(project: Ground) -> None:
     (project.project / "old").write_text("by hand\n")
     answer = call_checked(sandbox, "undo")
     assert answer.text == (
-        "Undid operation 1 (1 change), recorded as operation 2.\nSkipped:\n  ! old: conflict: it has changed since\n"
+        "Undid operation 1 (1 change), recorded as operation 2.\n"
+        "Skipped:\n  ! old: conflict: you changed the same lines since: line 1\n"
     )
-    assert answer.values["left"] == [{"path": "old", "reason": "conflict: it has changed since"}]
+    assert answer.values["left"] == [{"path": "old", "reason": "conflict: you changed the same lines since: line 1"}]
     (project.project / "old").unlink()
 
 

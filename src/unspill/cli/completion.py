@@ -51,12 +51,13 @@ _unspill() {
         while IFS= read -r line; do
             COMPREPLY+=("${line%%$'\\t'*}")
         done
-    } < <("${COMP_WORDS[0]}" candidates -- "${words[@]}" 2>/dev/null)
+    } < <(command unspill candidates -- "${words[@]}" 2>/dev/null)
     COMPREPLY=("${COMPREPLY[@]#"$begin"}")
     case $kind in
         files) compopt -o default ;;
         directories) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$part") ;;
         paths) compopt -o filenames ;;
+        words) for i in "${!COMPREPLY[@]}"; do printf -v "COMPREPLY[i]" %q "${COMPREPLY[i]}"; done ;;
         options) [[ ${COMPREPLY[0]-} != *= ]] || compopt -o nospace ;;
         command)
             if declare -F _command_offset >/dev/null; then
@@ -77,7 +78,7 @@ _ZSH = """\
 _unspill() {
     local kind line value
     local -a lines found
-    lines=("${(@f)$("$words[1]" candidates -- "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
+    lines=("${(@f)$(command unspill candidates -- "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
     kind=$lines[1]
     shift lines
     for line in $lines; do
@@ -108,7 +109,7 @@ _FISH = """\
 function __unspill_candidates
     set -l token (commandline -ct)
     set -l words (commandline -opc) "$token"
-    set -l lines ($words[1] candidates -- $words[2..-1] 2>/dev/null)
+    set -l lines (command unspill candidates -- $words[2..-1] 2>/dev/null)
     set -l kind (string split ' ' -- "$lines[1]")
     set -l begin (string match -r -- '^--[a-z-]+=' $token)
     set -l rest (string replace -- "$begin" '' $token)
