@@ -145,7 +145,7 @@ def adopt(arguments: Arguments) -> int:
     if done.held:
         print(f"Held changes came along. See them: unspill changes{_of(done.held[0])}")
     if done.shift:
-        print(f"Operations that were done here before are counted on: op1 is op{done.shift + 1} now.")
+        print(f"Earlier operations of this directory have new numbers: op1 is now op{done.shift + 1}.")
     if done.counts.grants:
         print(f"Not adopted: {count_text(done.counts.grants, 'grant')}. You are asked again here.")
     if done.playground_left:

@@ -115,7 +115,7 @@ _REACHED: dict[LimitName, tuple[str, bool, str]] = {
     "playground_entries": ("the playground has more than {} files", False, "limits.layer_entries"),
     "tmp_entries": ("it made more than {} temporary files", False, "limits.layer_entries"),
     "free_space": ("less than {} was left on the disk", True, ""),
-    "free_inodes": ("room for less than {} files was left on the disk", False, ""),
+    "free_inodes": ("room for fewer than {} files was left on the disk", False, ""),
     "free_memory": ("less than {} of this machine's memory was left", True, ""),
     "file_bytes": ("it made a file of more than {}", True, "limits.file_bytes"),
     "processes": ("it had more than {} processes", False, "limits.processes"),
