@@ -89,7 +89,8 @@ def keep_texts(store: Store, stack: Stack, layer: LayerId, mark_ns: int, changes
     Of what lower layers hold, those keep it. What is masked no run has seen.
     """
     lower = [sealed.upper for sealed in stack.sealed if sealed.id != layer]
-    wanted = [change for change in changes if not any(os.path.lexists(upper + b"/" + change.path) for upper in lower)]
+    files = [change for change in changes if _is_text(change)]
+    wanted = [change for change in files if not any(os.path.lexists(upper + b"/" + change.path) for upper in lower)]
     put_texts(store, layer, _read_texts(stack, wanted, lambda _path: mark_ns, KeptTexts()))
 
 
@@ -152,8 +153,10 @@ def _put(store: Store, owner: str, texts: Mapping[tuple[bytes, bytes], bytes]) -
 
 
 def _read_texts(stack: Stack, changes: Iterable[Change], mark_of: Callable[[bytes], int], kept: KeptTexts) -> KeptTexts:
+    # To read very many files would take longer than all else
+    files = [change for change in changes if _is_text(change)]
     with Beneath(os.open(stack.live, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
-        for change in filter(_is_text, changes):
+        for change in files if len(files) <= MOST_TEXTS else ():
             if not kept.has_room(change.base_size):
                 continue
             if stack.mask is None or not os.path.lexists(stack.mask + b"/" + change.path):

@@ -16,7 +16,7 @@ import errno
 import os
 import stat
 
-from unspill.apply.bases import KeptTexts
+from unspill.apply.bases import MOST_TEXTS, KeptTexts
 from unspill.apply.perform import explain_error
 from unspill.apply.staging import (
     SPECIAL_BITS,
@@ -122,8 +122,6 @@ class Draft:
         self._made: set[tuple[int, bytes]] = set()
         self._next_number = next_number
         self._number = 0
-        # What files hold that are put: later edits build on it
-        self.texts = KeptTexts()
 
     def number(self) -> int:
         """Return the number that the operation will have."""
@@ -277,23 +275,28 @@ class Draft:
         last = [self._metadata_steps[key] for key in sorted(self._metadata_steps, key=_depth, reverse=True)]
         return (*opens, *self._takes, *self._puts, *last, *self._ordered)
 
+    def texts(self, steps: Sequence[Step]) -> KeptTexts:
+        """Return what files hold that steps put, because later edits build on it; nothing of very many files."""
+        files = [
+            step for step in steps if step.action == "put" and step.after is not None and step.after.kind == "file"
+        ]
+        files = files if len(files) <= MOST_TEXTS else [step for step in files if step.before is not None]
+        kept = KeptTexts()
+        for step in files if len(files) <= MOST_TEXTS else ():
+            assert step.after is not None
+            if kept.has_room(step.after.size) and b".git/" not in step.path:
+                fd, name = self._dirs.place(step)
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                kept.add(self._dirs.paths[step.root], step.path, read_unchanged(fd, name, status, LARGEST_TEXT))
+        return kept
+
     def complete(self, step: Step) -> Step:
         """Return a step with what only few have: the copy of what they displace, or what an index of git says."""
         if step.staged and step.before is not None:
             step = self._with_copy(step)
         if step.action == "put" and step.path.endswith(b"/index") and is_index(step.path):
             step = step.replace(says=says_at(*self._dirs.place(step)))
-        if step.action == "put":
-            self._keep_text(step)
         return step
-
-    def _keep_text(self, step: Step) -> None:
-        before, after = step.before, step.after
-        is_file = after is not None and after.kind == "file" and (before is None or before.kind == "file")
-        if is_file and after is not None and self.texts.has_room(after.size) and b".git/" not in step.path:
-            fd, name = self._dirs.place(step)
-            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            self.texts.add(self._dirs.paths[step.root], step.path, read_unchanged(fd, name, status, LARGEST_TEXT))
 
     def _with_copy(self, step: Step) -> Step:
         """Keep a copy of what a step displaces, because its inode can't come to us."""

@@ -230,7 +230,7 @@ class _Work:
         steps = draft.steps()
         self._skipped = [*self._task.skipped, *draft.skipped]
         self._slight = draft.slight
-        self._texts = draft.texts
+        self._texts = draft.texts(steps)
         self._arriving = draft.arriving
         is_recorded = bool(steps or draft.git or self._task.changed)
         number = draft.number() if is_recorded and not self._task.is_dry else 0
