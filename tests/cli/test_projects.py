@@ -311,7 +311,7 @@ def test_what_was_done_at_the_new_path_meanwhile_is_counted_on(used: Ground) -> 
     told(used, "run", "-q", "-c", "echo four >> a", cwd=place)
     told(used, "run", "-q", "-c", "echo five >> a; echo n > n", cwd=place)
     text = told(used, "adopt", cwd=place)
-    assert "op1 is op3 now" in text
+    assert "op1 is now op3" in text
     log = told(used, "log", cwd=place).splitlines()
     assert [line.split()[0] for line in log] == ["run5", "run4", "run3", "run2", "run1"]
     assert ["op4" in log[0], "op3" in log[1], "held" in log[2], "op2" in log[3], "op1" in log[4]] == [True] * 5
