@@ -69,9 +69,10 @@ class KeptTexts:
             self._room -= len(content)
 
 
-def put_texts(store: Store, owner: str, kept: KeptTexts) -> None:
-    """Keep texts for a layer or for an operation."""
-    _put(store, owner, kept.texts)
+def put_texts(store: Store, owner: str, texts: Mapping[tuple[bytes, bytes], bytes]) -> None:
+    """Keep texts, by root and path, for a layer or for an operation."""
+    if texts:
+        store.texts.put(owner, {place: zlib.compress(text, 1) for place, text in texts.items()})
 
 
 def find_text(store: Store, owner: str, root: bytes, path: bytes) -> bytes | None:
@@ -91,7 +92,7 @@ def keep_texts(store: Store, stack: Stack, layer: LayerId, mark_ns: int, changes
     lower = [sealed.upper for sealed in stack.sealed if sealed.id != layer]
     files = [change for change in changes if _is_text(change)]
     wanted = [change for change in files if not any(os.path.lexists(upper + b"/" + change.path) for upper in lower)]
-    put_texts(store, layer, _read_texts(stack, wanted, lambda _path: mark_ns, KeptTexts()))
+    put_texts(store, layer, _read_texts(stack, wanted, lambda _path: mark_ns, KeptTexts()).texts)
 
 
 def carry_texts(
@@ -115,7 +116,7 @@ def carry_texts(
             others.append(change)
         elif kept.has_room(len(text)):
             kept.add(stack.live, change.path, rebase(change.path, text))
-    put_texts(store, layer, _read_texts(stack, others, marks.of, kept))
+    put_texts(store, layer, _read_texts(stack, others, marks.of, kept).texts)
 
 
 def carry_again(
@@ -138,23 +139,17 @@ def carry_again(
             texts[root, change.path] = text
             if merged_from is not None or _read_unedited(live, change.path) != text:
                 edited.add(change.path)
-    _put(store, layer, texts)
+    put_texts(store, layer, texts)
     return edited
 
 
 def remember_merged(store: Store, operation: str, root: bytes, texts: Mapping[bytes, bytes]) -> None:
     """Keep, before an operation changes anything, what its merges start from: what it displaces is no such text."""
-    _put(store, operation + _MERGED, {(root, path): text for path, text in texts.items()})
+    put_texts(store, operation + _MERGED, {(root, path): text for path, text in texts.items()})
 
 
-def _put(store: Store, owner: str, texts: Mapping[tuple[bytes, bytes], bytes]) -> None:
-    if texts:
-        store.texts.put(owner, {place: zlib.compress(text, 1) for place, text in texts.items()})
-
-
-def _read_texts(stack: Stack, changes: Iterable[Change], mark_of: Callable[[bytes], int], kept: KeptTexts) -> KeptTexts:
-    # To read very many files would take longer than all else
-    files = [change for change in changes if _is_text(change)]
+def _read_texts(stack: Stack, files: list[Change], mark_of: Callable[[bytes], int], kept: KeptTexts) -> KeptTexts:
+    """Add the texts of changed files that nobody has edited; to read very many would take longer than all else."""
     with Beneath(os.open(stack.live, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
         for change in files if len(files) <= MOST_TEXTS else ():
             if not kept.has_room(change.base_size):

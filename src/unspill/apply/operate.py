@@ -349,7 +349,7 @@ class _Work:
         is_clean = remove_staging(self._dirs, journal.staging)
         try:
             finished = finish(self._store, journal)
-            put_texts(self._store, self._id, self._texts)
+            put_texts(self._store, self._id, self._texts.texts)
         except (OSError, StoreError) as error:
             raise SandboxUnavailable(
                 f"the {self._task.kind} is done, but unspill can't record it yet: {error}",

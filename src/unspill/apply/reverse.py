@@ -43,6 +43,7 @@ from unspill.git.files import (
 )
 from unspill.git.state import SYMBOLIC, is_own_ref, owner_of, parse_packed, parse_ref
 from unspill.host.dirfd import read_unchanged
+from unspill.host.overlay import list_attributes, user_attributes
 from unspill.model.operation import Metadata, RefMove, Skipped
 from unspill.policy.paths import quote
 
@@ -321,11 +322,7 @@ class Reversal:
 
 def _attributes(fd: int, name: bytes) -> dict[str, bytes]:
     path = b"/proc/self/fd/%d/%b" % (fd, name)
-    return {
-        one: os.getxattr(path, one, follow_symlinks=False)
-        for one in os.listxattr(path, follow_symlinks=False)
-        if one.startswith("user.")
-    }
+    return user_attributes(path, list_attributes(path))
 
 
 class LaterOperations:

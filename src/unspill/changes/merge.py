@@ -2,7 +2,7 @@
 """Three-way merging of texts: what two sides have made of one base, as `git merge-file` does it.
 
 Edits that neither overlap nor touch are all taken, and so is one that both sides made alike. Anything else is a
-conflict. Each edit lies as far down as it can: where a line is one of several alike, both sides mean the same one.
+conflict. Where a line is one of several alike, an edit is moved as git moves it, so that both sides mean the same one.
 
 The texts are a stranger's, so the time is bounded as for `changes.diff`: beyond its bound of edits a side counts as one
 edit from its first to its last difference, and whatever the other side did there is in conflict.
@@ -83,8 +83,7 @@ def _parts(base: Lines, ours: Lines, theirs: Lines) -> Iterator[Lines | Clash]:
     at = 0  # in the base
     # How far our side is ahead of the base
     ahead = 0
-    for region in _regions(*edits_of):
-        start, end, edits = region
+    for start, end, edits in _regions(*edits_of):
         yield base[at:start]
         at = end
         mine = _made_of(base, ours, edits[0], start, end)

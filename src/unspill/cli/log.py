@@ -90,9 +90,7 @@ def blame(arguments: Arguments) -> int:
     if not arguments.words:
         raise UsageError("no file given", remedy="For example: unspill blame notes.txt")
     sandbox = open_sandbox(arguments)
-    lines = sandbox.blame(
-        os.path.normpath(os.path.join(os.path.realpath(os.getcwdb()), os.fsencode(arguments.words[0])))
-    )
+    lines = sandbox.blame(absolute_path(arguments.words[0]))
     names = {one.id: _author(sandbox, one) for one, _line in lines if not isinstance(one, str)}
     rows = [
         (one, "", line) if isinstance(one, str) else (names[one.id], moment_text(one.at_ns), line)
@@ -103,8 +101,14 @@ def blame(arguments: Arguments) -> int:
         return 0
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
     for by, when, line in rows:
-        print(f"{by:<{widths[0]}}  {when:<{widths[1]}}  {show_line(line.rstrip(bytes([10, 13])))}".rstrip())
+        text = show_line(line.rstrip(b"\r\n"))
+        print(f"{by:<{widths[0]}}  {when:<{widths[1]}}  {text}".rstrip())
     return 0
+
+
+def absolute_path(word: str) -> bytes:
+    """Return the absolute path of what a person names; the last part may be a link, which is meant itself."""
+    return os.path.normpath(os.path.join(os.path.realpath(os.getcwdb()), os.fsencode(word)))
 
 
 def _author(sandbox: Sandbox, operation: Operation) -> str:
@@ -264,8 +268,7 @@ def _touching(
     sandbox: Sandbox, word: str, runs: Sequence[Run], operations: Sequence[Operation]
 ) -> tuple[Sequence[Run], Sequence[Operation]]:
     """Return of runs and operations those that changed what is at a path, or below it."""
-    path = os.path.normpath(os.path.join(os.path.realpath(os.getcwdb()), os.fsencode(word)))
-    changers = sandbox.find_changers(path)
+    changers = sandbox.find_changers(absolute_path(word))
     known = set(changers.by_operation)
     # What undid one of them, what redid that, and so on; the oldest come first here
     for one in reversed(operations):

@@ -12,7 +12,7 @@ import sys
 
 from unspill.changes.render import named, to_plain
 from unspill.changes.select import did_you_mean
-from unspill.cli.log import find_named, is_name, operation_of
+from unspill.cli.log import absolute_path, find_named, is_name, operation_of
 from unspill.cli.main import COLOR, EVENTS, RUN, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     Elapsed,
@@ -236,7 +236,7 @@ def discard(arguments: Arguments) -> int:
 def files(arguments: Arguments) -> int:
     """List the files that operations have touched, and their backups."""
     sandbox = open_sandbox(arguments)
-    tops = [_absolute_path(word) for word in arguments.words]
+    tops = [absolute_path(word) for word in arguments.words]
     found = [
         (file, sandbox.backups(file))
         for file in sandbox.files(with_deleted=arguments.flag("--deleted"))
@@ -296,7 +296,7 @@ def _show_review(arguments: Arguments, paths: list[str], sandbox: Sandbox) -> in
 def _tell_nothing(arguments: Arguments, sandbox: Sandbox) -> None:
     """Say which of the paths that were given has nothing to show, and which one may have been meant."""
     for word in arguments.words:
-        meant = did_you_mean(sandbox.changes(), _absolute_path(word)) if not arguments.flag("--op") else ""
+        meant = did_you_mean(sandbox.changes(), absolute_path(word)) if not arguments.flag("--op") else ""
         print(f"unspill: {quote(os.fsencode(word))} has no changes here. {meant}".rstrip(), file=sys.stderr)
 
 
@@ -314,7 +314,7 @@ def _print_review(sandbox: Sandbox, review: Review) -> None:
 def _take_name(arguments: Arguments, sandbox: Sandbox) -> None:
     """Let a first word that names a run or an operation, and no file, choose whose changes are shown."""
     word = arguments.words[0] if arguments.words else ""
-    if not is_name(word) or os.path.lexists(_absolute_path(word)):
+    if not is_name(word) or os.path.lexists(absolute_path(word)):
         return
     del arguments.words[0]
     found = find_named(sandbox, word)
@@ -341,7 +341,7 @@ def _apply_beside(arguments: Arguments, sandbox: Sandbox) -> Operation | None:
                     remedy=f"End them first: unspill stop {sandbox.name}",
                 )
         selection = _selection_of(arguments, sandbox)
-        overwrite = tuple(_absolute_path(word) for word in arguments.values("--overwrite"))
+        overwrite = tuple(absolute_path(word) for word in arguments.values("--overwrite"))
         if selection.is_everything:
             selection = selection.replace(paths=overwrite)
         operation, hints = kept.link.apply(selection.replace(overwrite=overwrite))
@@ -357,7 +357,7 @@ def _selection_of(arguments: Arguments, sandbox: Sandbox) -> Selection:
     """Return what the words, --glob and --hunk choose. Paths are absolute: another root may have the same names."""
     project = sandbox.project
     return Selection(
-        paths=tuple(_absolute_path(word) for word in arguments.words),
+        paths=tuple(absolute_path(word) for word in arguments.words),
         globs=tuple(_glob_from_project(pattern, project) for pattern in arguments.values("--glob")),
         hunks=tuple(_hunks(text) for text in arguments.values("--hunk")),
     )
@@ -370,8 +370,8 @@ def _with_named(selection: Selection, arguments: Arguments, sandbox: Sandbox) ->
     What else changed beside something held is not what anybody was shown or asked about.
     """
     words = [split_token(word)[0] for word in arguments.values("--include")]
-    included = [_absolute_path(word) for word in words]
-    overwrite = [_absolute_path(word) for word in arguments.values("--overwrite")]
+    included = [absolute_path(word) for word in words]
+    overwrite = [absolute_path(word) for word in arguments.values("--overwrite")]
     sides = _sides_of(arguments)
     selection = selection.replace(sides=sides)
     if not included and not overwrite and all(path == b"." for path, _side in sides):
@@ -395,8 +395,8 @@ def _with_named(selection: Selection, arguments: Arguments, sandbox: Sandbox) ->
 def _sides_of(arguments: Arguments) -> tuple[tuple[bytes, Side], ...]:
     """Return whose lines count where both sides changed them, by path; `--markers` is for all that nothing else is."""
     everywhere: tuple[tuple[bytes, Side], ...] = ((b".", "markers"),) if arguments.flag("--markers") else ()
-    ours: list[tuple[bytes, Side]] = [(_absolute_path(word), "ours") for word in arguments.values("--ours")]
-    theirs: list[tuple[bytes, Side]] = [(_absolute_path(word), "theirs") for word in arguments.values("--theirs")]
+    ours: list[tuple[bytes, Side]] = [(absolute_path(word), "ours") for word in arguments.values("--ours")]
+    theirs: list[tuple[bytes, Side]] = [(absolute_path(word), "theirs") for word in arguments.values("--theirs")]
     return (*everywhere, *ours, *theirs)
 
 
@@ -431,7 +431,7 @@ class _ConsentDialog:
     def about_held(self, word: str) -> tuple[Consent, ...]:
         """Return what --include consents to; nothing where nothing needs it."""
         given, token = split_token(word)
-        path = _absolute_path(given)
+        path = absolute_path(given)
         found = self._reviews.held_at(path)
         if token and len(found) == 1 and self._reviews.was_shown(found[0], token):
             return found
@@ -514,13 +514,9 @@ def _shown_name(sandbox: Sandbox, consent: Consent) -> bytes:
     return consent.path if is_own else os.path.join(consent.root, consent.path)
 
 
-def _absolute_path(word: str) -> bytes:
-    return os.path.normpath(os.path.join(os.path.realpath(os.getcwdb()), os.fsencode(word)))
-
-
 def _path_from_project(word: str, project: bytes) -> bytes:
     """Return a path as seen from the project, absolute where it is not inside."""
-    path = _absolute_path(word)
+    path = absolute_path(word)
     return os.path.relpath(path, project) if (path + b"/").startswith(project + b"/") else path
 
 
@@ -569,7 +565,7 @@ def _hunks(text: str) -> Hunks:
         if int(last or first) > _MOST_HUNKS:
             raise UsageError(f"there is no hunk {last or first}", remedy="See `unspill diff PATH`.")
         chosen += range(int(first), int(last or first) + 1)
-    return Hunks(path=_absolute_path(name), numbers=tuple(dict.fromkeys(chosen)), digest=token)
+    return Hunks(path=absolute_path(name), numbers=tuple(dict.fromkeys(chosen)), digest=token)
 
 
 def split_token(word: str) -> tuple[str, str]:
