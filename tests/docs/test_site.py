@@ -4,22 +4,21 @@
 All links lead somewhere, and a page fetches nothing from elsewhere.
 """
 
-import importlib.util
 import json
 import re
 import subprocess
 import sys
-import types
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.building import made_once
+from tests.building import load_script, made_once
 from tests.docs.tables import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+SITE = load_script("make_site")
 DOCUMENTS = {path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]}
 # What a browser loads by itself, as opposed to what a person clicks on
 LOADED = {
@@ -33,19 +32,10 @@ LOADED = {
 }
 
 
-def make_site_program() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("make_site", ROOT / "scripts" / "make_site.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The whole site, made by the first worker that asks. The time buys every page as a reader gets it."""
-    return made_once(tmp_path_factory, "site", make_site_program().make_site) / "site"
+    return made_once(tmp_path_factory, "site", SITE.make_site) / "site"
 
 
 class Page(HTMLParser):
@@ -94,7 +84,7 @@ def has(page: Page, fragment: str) -> bool:
 
 
 def test_every_document_is_a_page_of_the_site() -> None:
-    listed = [page for _title, some in make_site_program().sections() for page in some]
+    listed = [page for _title, some in SITE.sections() for page in some]
     assert len(listed) == len(set(listed))
     assert set(listed) == DOCUMENTS
 
