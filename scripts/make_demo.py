@@ -151,7 +151,8 @@ def picture(texts: str, animation: str) -> str:
     """Return the terminal with these texts in it."""
     width, height = round(COLUMNS * CHARACTER) + 2 * MARGIN, ROWS * LINE + TITLE + MARGIN
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"
-role="img" xml:space="preserve" aria-label="A terminal: a script runs in unspill, reads and sends nothing, and what it changed is undone.">
+role="img" xml:space="preserve"
+aria-label="A terminal: a script runs in unspill, reads and sends nothing, and what it changed is undone.">
 <style>
 text{{font:13.3px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#c9d1d9;white-space:pre}}
 .p{{fill:#7ee787}}.t{{fill:#fff;font-weight:bold}}.o{{font-weight:bold}}
