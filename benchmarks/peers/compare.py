@@ -417,7 +417,8 @@ def tables(found: Sequence[Findings], skipped: Mapping[str, str]) -> list[str]:
     """Return the tables of the document: times, then what a command can do and what can be taken back."""
     none = found[0]
     tasks = list(none.times)
-    machine = f"Linux {platform.release()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    cores = f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
+    machine = f"Linux {platform.release()}, {cores}, Python {platform.python_version()}"
     lines = [f"Measured on {time.strftime('%Y-%m-%d')}: {machine}.", ""]
     lines += row("", "version", *tasks) + row("---", "---", *("---:" for _ in tasks))
     for one in found:
