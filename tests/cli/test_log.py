@@ -82,7 +82,7 @@ def test_text_time_and_number_choose_too(busy: Ground) -> None:
     assert names(busy, "--limit", "2") == ["run5", "run4"]
     assert len(names(busy, "--since", "1h")) == 5
     assert names(busy, "--since", "2999-01-01") == []
-    assert "--since is no time: 'soon'" in told(busy, "log", "--since", "soon", code=2)
+    assert "--since: 'soon' is not a time" in told(busy, "log", "--since", "soon", code=2)
     run_cli("run", "-q", "--session", "s", "--", "true", cwd=busy.project)
     assert names(busy, "--session", "s") == ["run6"]
 
@@ -204,7 +204,7 @@ def test_a_moment_is_as_short_as_it_is_clear() -> None:
 
 @pytest.mark.parametrize("given", ["", "h", "1x", "25:99", "2026-13-01", "-1h"])
 def test_what_is_no_time_is_refused(given: str) -> None:
-    with pytest.raises(UsageError, match="--since is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         _since(given)
 
 

@@ -221,7 +221,7 @@ def _since(given: str | None) -> int:
             return int(time.mktime(time.strptime(text, form))) * 10**9
         except ValueError:
             continue
-    raise UsageError(f"--since is no time: {given!r}", remedy="For example: 30m, 2h, 3d, 14:30, 2026-11-01.")
+    raise UsageError(f"--since: {given!r} is not a time", remedy="For example: 30m, 2h, 3d, 14:30, 2026-11-01.")
 
 
 def _find(
