@@ -81,3 +81,13 @@ def test_the_readme_leads_with_undo_as_runs_are_applied() -> None:
     assert Policy().after == "apply"
     (first, *_rest) = [line for line in text_of("README.md").splitlines() if line.startswith("$ ")][1:]
     assert first == "$ unspill undo"
+
+
+def test_the_changelog_has_this_version_with_its_day_and_short_entries() -> None:
+    text = text_of("CHANGELOG.md")
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert re.fullmatch(
+        rf"{re.escape(unspill.__version__)} \(\d{{4}}-\d\d-\d\d\)", headings[headings[0] == "Unreleased"]
+    )
+    entries = re.findall(r"^- (.*)$", text, re.MULTILINE)
+    assert [entry for entry in entries if len(entry.split()) > 25] == []
