@@ -22,7 +22,6 @@ import measuring
 
 from unspill import Sandbox
 from unspill.sandbox.live import Live
-from unspill.sandbox.result import stream_text
 
 IMAGE: Final = "localhost/unspill-peers"
 IMAGE_PACKAGES: Final = "python3,python3-pip,git"
@@ -172,7 +171,7 @@ class Place:
         result = self.live.run(script)
         if result.exit_code != 0:
             raise CannotRun(last_line(result.text()))
-        return stream_text(result.stdout)
+        return result.stdout.text
 
     def undo(self, start: str) -> bool:
         """Take back what the last command did; tell whether the tool has a way to."""
