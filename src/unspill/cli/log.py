@@ -37,6 +37,12 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _FORMS = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 # What changes the project though no run is behind it
 _OWN_LINES = ("edit", "restore")
+_ENDINGS = {
+    "TimedOut": "timed out",
+    "Cancelled": "cancelled",
+    "LimitReached": "limit reached",
+    "NeverStarted": "not started",
+}
 _CHOOSING = ("--grep", "--since", "--session")
 # The widest that a column is made for
 _WIDEST = 28
@@ -283,13 +289,8 @@ def _lines(
     sandbox: Sandbox, runs: Sequence[Run], operations: Sequence[Operation], limit: int, *, with_all: bool
 ) -> Iterator[str]:
     """Yield the lines of a log, the newest first, each cut to the terminal."""
-    done = [one for one in operations if one.ending == "done"]
-    undone = reversals_of(done)
-    fates: dict[RunId, list[Operation]] = {}
-    for one in reversed(done):
-        for run in one.runs if one.of is None else ():
-            fates.setdefault(run, []).append(one)
-    dated = [(record.started_ns, _run_line(record, fates.get(record.id, []), undone)) for record in runs]
+    undone, fates = fates_of(operations)
+    dated = [(record.started_ns, run_line(record, fates.get(record.id, []), undone)) for record in runs]
     for one in operations:
         if with_all or (one.kind in _OWN_LINES and one.ending == "done"):
             dated.append((one.at_ns, _operation_line(sandbox, one, undone)))
@@ -303,7 +304,19 @@ def _lines(
         yield text if not columns or len(text) <= columns else text[: columns - 1] + "…"
 
 
-class _Line(Record):
+def fates_of(
+    operations: Sequence[Operation],
+) -> tuple[Mapping[OperationId, Operation], Mapping[RunId, list[Operation]]]:
+    """Return what was undone and by what, and what applied each run; the newest operation comes first."""
+    done = [one for one in operations if one.ending == "done"]
+    fates: dict[RunId, list[Operation]] = {}
+    for one in reversed(done):
+        for run in one.runs if one.of is None else ():
+            fates.setdefault(run, []).append(one)
+    return reversals_of(done), fates
+
+
+class LogLine(Record):
     """One line of a log, by column."""
 
     name: str
@@ -318,9 +331,10 @@ class _Line(Record):
         return (self.name, *times, self.ending, self.fate, self.about)
 
 
-def _run_line(record: Run, applied: Sequence[Operation], undone: Mapping[OperationId, Operation]) -> _Line:
+def run_line(record: Run, applied: Sequence[Operation], undone: Mapping[OperationId, Operation]) -> LogLine:
+    """Return the line of a run, with the operations that applied it."""
     took = "" if record.ended_ns is None else duration_text((record.ended_ns - record.started_ns) / 1e9)
-    return _Line(
+    return LogLine(
         name=f"run{record.number}",
         took=took,
         ending=ending_text(record),
@@ -344,11 +358,11 @@ def _fate(record: Run, applied: Sequence[Operation], undone: Mapping[OperationId
     return ", ".join([f"{record.changed} changed", *(words or ["not applied"])])
 
 
-def _operation_line(sandbox: Sandbox, operation: Operation, undone: Mapping[OperationId, Operation]) -> _Line:
+def _operation_line(sandbox: Sandbox, operation: Operation, undone: Mapping[OperationId, Operation]) -> LogLine:
     fate = f"{operation.changed} changed" + (f", {len(operation.left)} skipped" if operation.left else "")
     fate += ", undone" if operation.id in undone and operation.of is None else ""
     kind = operation.kind if operation.ending == "done" else "rolled back"
-    return _Line(
+    return LogLine(
         name=f"op{operation.number}", took="", ending=kind, fate=fate, about=about_operation(sandbox, operation)
     )
 
@@ -358,7 +372,7 @@ def ending_text(record: Run) -> str:
     if record.outcome is None:
         return "interrupted" if record.ended_ns else "running"
     name = type(record.outcome).__name__
-    return f"exit {exit_code_of(record.outcome)}" if name in ("Exited", "Signalled") else name
+    return _ENDINGS.get(name) or f"exit {exit_code_of(record.outcome)}"
 
 
 def moment_text(at_ns: int) -> str:

@@ -56,6 +56,7 @@ VERBS = {
     "log": ("log", "list runs, and what became of their changes"),
     "blame": ("log", "say which run wrote each line of a file"),
     "show": ("history", "show one run or one operation"),
+    "report": ("report", "report runs, changed files, hosts and questions, also as a page of HTML"),
     "sandboxes": ("projects", "list the project's sandboxes, and what each one holds"),
     "files": ("review", "list the files that operations changed, and their backups"),
     "restore": ("review", "restore a file from a backup"),
