@@ -7,6 +7,8 @@ directory stands for everything below it.
 
 from __future__ import annotations
 
+import os
+
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -53,6 +55,11 @@ class Change(Record):
     layer: bytes | None = None
 
     @property
+    def name(self) -> str:
+        """The path as text; `os.fsencode` gives the bytes back, whatever they are."""
+        return os.fsdecode(self.path)
+
+    @property
     def is_mere_touch(self) -> bool:
         """Tell whether only the time of a file changed: applied, but not worth a line in a summary."""
         return self.kind == "metadata" and self.aspects == ("mtime",)
@@ -77,9 +84,13 @@ class ChangeSet(Record):
     layers: tuple[bytes, ...] = ()
     is_cut: bool = False
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Change]:
         for part in self.roots:
             yield from part.changes
+
+    def names(self) -> Iterator[str]:
+        """Yield the same as `paths`, as text."""
+        return map(os.fsdecode, self.paths())
 
     def paths(self) -> Iterator[bytes]:
         """Yield the absolute paths of what differs in more than its time."""

@@ -7,6 +7,8 @@ So whether it was done can be told from the tree alone, at any moment, and each 
 
 from __future__ import annotations
 
+import os
+
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -157,6 +159,11 @@ class Skipped(Record):
     token: str = ""
     is_there: bool = False
 
+    @property
+    def name(self) -> str:
+        """The path as text."""
+        return os.fsdecode(self.path)
+
 
 class Operation(Record):
     """One change of live trees, or of what is held, as the store keeps it; its steps are in its journal.
@@ -187,6 +194,11 @@ class Operation(Record):
     flagged: tuple[tuple[bytes, str], ...] = ()
     paths: tuple[bytes, ...] = ()
     session: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The same as `paths`, as text."""
+        return tuple(map(os.fsdecode, self.paths))
 
 
 def reversals_of(done: Sequence[Operation]) -> dict[OperationId, Operation]:

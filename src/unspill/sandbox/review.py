@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from unspill.model.plan import Places, Plan
     from unspill.model.run import Run
     from unspill.sandbox.planning import RunSpec
-    from unspill.sandbox.project import Project
+    from unspill.sandbox.project import PathLike, Project
     from unspill.store.permissions import ShownTable
 
 
@@ -288,7 +288,7 @@ class ApplyRequest(Record):
     cancel_fd: int | None = None
 
 
-def make_apply_request(selection: Selection | Sequence[str | bytes], **rest: Any) -> ApplyRequest:
+def make_apply_request(selection: Selection | PathLike | Sequence[PathLike], **rest: Any) -> ApplyRequest:
     """Return the request to apply paths, or what a selection says."""
     return ApplyRequest(selection=to_selection(selection), **rest)
 
@@ -744,7 +744,8 @@ def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
     """
     (change,) = select(changes, Selection(hunks=(some,)), parents=False)
     root = next(part.root for part in changes.roots if change in part.changes)
-    if max(change.entry.size, change.base_size) > LARGEST_WITH_HUNKS:
+    size = 0 if change.entry is None else change.entry.size
+    if max(size, change.base_size) > LARGEST_WITH_HUNKS:
         raise UsageError(f"{os.fsdecode(change.path)!r} is too large for hunks", remedy="Choose the whole file.")
     with Reader(root) as reader:
         old = read_up_to(reader.open_before(change), LARGEST_WITH_HUNKS)
@@ -776,19 +777,15 @@ def partial_contents(
     return contents, olds
 
 
-def to_selection(given: Selection | Sequence[str | bytes]) -> Selection:
-    """Return a list of paths as a Selection.
+def to_selection(given: Selection | PathLike | Sequence[PathLike]) -> Selection:
+    """Return a path, or several, as a Selection."""
+    return given if isinstance(given, Selection) else Selection(paths=tuple(paths_given(given)))
 
-    Raises:
-        UsageError: it is one text, whose letters would be taken for paths.
-    """
-    if isinstance(given, Selection):
-        return given
-    if isinstance(given, str | bytes):
-        raise UsageError("a selection is a list of paths, not one text", remedy="Give a list, or a Selection.")
-    return Selection(
-        paths=tuple(path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape") for path in given)
-    )
+
+def paths_given(given: PathLike | Sequence[PathLike]) -> list[bytes]:
+    """Return a path, or several, as bytes. One text is one path, not a list of letters."""
+    several = (given,) if isinstance(given, str | bytes | os.PathLike) else given
+    return [os.fsencode(path) for path in several]
 
 
 class Review(Record):
