@@ -14,11 +14,13 @@ from unspill.cli.log import (
     ending_text,
     find_named,
     find_original,
+    is_bad_ending,
     operation_of,
 )
 from unspill.cli.main import EVENTS, NO_PROJECT, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     Elapsed,
+    Paint,
     advised,
     connection_lines,
     count_text,
@@ -35,7 +37,6 @@ from unspill.cli.output import (
     seen_from_here,
     skipped_lines,
     traffic_form,
-    wants_colour,
     when_text,
 )
 from unspill.errors import UsageError
@@ -112,7 +113,7 @@ def show(arguments: Arguments) -> int:
     elif isinstance(found, Run):
         _print_run(arguments, sandbox, found)
     else:
-        _print_operation(sandbox, found)
+        _print_operation(arguments, sandbox, found)
     return 0
 
 
@@ -299,33 +300,31 @@ def _behind(sandbox: Sandbox, operation: Operation) -> str:
 
 
 def _print_run(arguments: Arguments, sandbox: Sandbox, record: Run) -> None:
-    print(f"run {record.number} ({record.id}) in sandbox {sandbox.name!r}: {ending_text(record)}")
+    paint = Paint(arguments.value("--color"))
+    ending = ending_text(record)
+    ending = paint("bad", ending) if is_bad_ending(ending) else ending
+    print(f"{paint('name', f'run {record.number}')} ({record.id}) in sandbox {sandbox.name!r}: {ending}")
     more = f" [{record.argv_left_out} more bytes]" if record.argv_left_out else ""
-    print("command:", " ".join(quote(word) for word in record.argv) + more)
-    print("directory:", quote(record.cwd))
+    print(paint("dim", "command:"), " ".join(quote(word) for word in record.argv) + more)
+    print(paint("dim", "directory:"), quote(record.cwd))
     took = "" if record.ended_ns is None else f", took {duration_text((record.ended_ns - record.started_ns) / 1e9)}"
-    print(f"started: {when_text(record.started_ns)}{took}")
+    print(f"{paint('dim', 'started:')} {when_text(record.started_ns)}{took}")
     if not record.sandboxed:
-        print("not sandboxed: unspill doesn't know what it changed")
+        print(paint("bad", "not sandboxed: unspill doesn't know what it changed"))
     for name, output in (("stdout", record.stdout), ("stderr", record.stderr)):
-        _print_output(name, output)
+        _print_output(paint("dim", f"{name}:"), output)
     _print_traffic(sandbox.traffic(record.id))
     if record.held:
-        print("changes:")
-        print(
-            "\n".join(
-                sandbox.summary(run=record.id, colour=wants_colour(arguments.value("--color")), here=directory_here())
-            )
-        )
+        print(paint("held", "changes:"))
+        print("\n".join(map(fit, sandbox.summary(run=record.id, colour=paint.is_on, here=directory_here()))))
     elif record.changed:
-        done = [
-            found.number
-            for found in sandbox.operations(limit=_MOST_APPLIED)
-            if record.id in found.runs and found.of is None
-        ]
+        applied = [one for one in sandbox.operations(limit=_MOST_APPLIED) if record.id in one.runs and one.of is None]
+        done = [one.number for one in applied]
         print(f"changed {count_text(record.changed, 'path')}: {_fate(sandbox, done)}")
-        for line in (line for one in done for line in flagged_lines(sandbox.find_operation(one)[0].flagged)):
-            print(line)
+        for number in done:
+            found = sandbox.find_operation(number)[0]
+            for line in flagged_lines(found.flagged, found):
+                print(paint("held", fit(line)))
 
 
 def _fate(sandbox: Sandbox, done: list[int]) -> str:
@@ -350,33 +349,37 @@ def _print_traffic(traffic: Traffic) -> None:
         print(f"... {traffic.left_out} connections and denials left out ...")
 
 
-def _print_operation(sandbox: Sandbox, operation: Operation) -> None:
+def _print_operation(arguments: Arguments, sandbox: Sandbox, operation: Operation) -> None:
+    paint = Paint(arguments.value("--color"))
     about = about_operation(sandbox, operation)
-    print(f"op {operation.number} ({operation.id}): {operation.kind} {about}".rstrip() + f", {operation.ending}")
-    print(f"when: {when_text(operation.at_ns)}, requested by: {safe_text(operation.asked_by)}")
+    name = paint("name", f"op {operation.number}")
+    print(f"{name} ({operation.id}): {operation.kind} {about}".rstrip() + f", {operation.ending}")
+    print(f"{paint('dim', 'when:')} {when_text(operation.at_ns)}, requested by: {safe_text(operation.asked_by)}")
     if operation.ending == "done":
         try:
             lines = summary_lines(
                 sandbox.operation_changes(operation.number),
                 limit=1_000_000,
+                colour=paint.is_on,
                 project=sandbox.project,
                 here=directory_here(),
             )
         except UsageError as error:
             lines = [f"  {error.message}"]
-        print("changes:")
-        print("\n".join([*lines[:1], *flagged_lines(operation.flagged), *lines[1:]]))
+        flagged = [paint("held", line) for line in flagged_lines(operation.flagged, operation)]
+        print(paint("dim", "changes:"))
+        print("\n".join(map(fit, [*lines[:1], *flagged, *lines[1:]])))
     for note in operation.notes:
-        print(f"note: {safe_text(note)}")
+        print(fit(f"note: {safe_text(note)}"))
     if operation.left:
-        print("skipped:")
-        print("\n".join(skipped_lines(operation, sandbox)))
+        print(paint("held", "skipped:"))
+        print("\n".join(map(fit, skipped_lines(operation, sandbox))))
 
 
-def _print_output(name: str, output: Output) -> None:
+def _print_output(label: str, output: Output) -> None:
     if not output.total:
         return
-    print(f"{name}: {output.total} bytes" + (f", full output in {quote(output.file)}" if output.file else ""))
+    print(f"{label} {output.total} bytes" + (f", full output in {quote(output.file)}" if output.file else ""))
     _print_lines(output.head)
     if output.left_out:
         print(f"... {output.left_out} bytes left out ...")

@@ -7,12 +7,21 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from unspill.changes.render import safe_text
 from unspill.cli.main import NO_PROJECT, SESSION, Option, open_sandbox, verb
-from unspill.cli.output import count_text, decoded, operation_form, print_json, run_form
+from unspill.cli.output import (
+    NARROW,
+    Paint,
+    columns,
+    count_text,
+    decoded,
+    operation_form,
+    print_json,
+    run_form,
+    table_lines,
+)
 from unspill.errors import UsageError
 from unspill.model.operation import reversals_of
 from unspill.model.run import Run, exit_code_of
@@ -22,7 +31,7 @@ from unspill.sandbox.files import runs_but_reads, verb_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from unspill.cli.main import Arguments
     from unspill.model.operation import Operation, OperationId
@@ -31,8 +40,6 @@ if TYPE_CHECKING:
 
 _FEW = 3
 _ALL = 1_000_000
-# Below, a line has no room for when a run was and how long it took
-_NARROW = 60
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _FORMS = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 # What changes the project though no run is behind it
@@ -43,6 +50,7 @@ _ENDINGS = {
     "LimitReached": "limit reached",
     "NeverStarted": "not started",
 }
+_KINDS = ("apply", "discard", "undo", "redo", "restore", "edit")
 _CHOOSING = ("--grep", "--since", "--session")
 # The widest that a column is made for
 _WIDEST = 28
@@ -77,7 +85,8 @@ def log(arguments: Arguments) -> int:
         return 0
     if not (runs or operations or reads) and not any(map(arguments.flag, _CHOOSING)) and not arguments.words:
         print("No runs yet.")
-    for line in _lines(sandbox, runs, operations, limit, with_all=arguments.flag("--all")):
+    paint = Paint(arguments.value("--color"))
+    for line in _lines(sandbox, runs, operations, limit, paint, with_all=arguments.flag("--all")):
         print(line)
     if reads:
         print(f"and {count_text(reads, 'file read')} (list with --all)")
@@ -105,10 +114,11 @@ def blame(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         print_json({"lines": [{"by": by, "line": decoded(line)} for by, _when, line in rows]})
         return 0
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
-    for by, when, line in rows:
-        text = show_line(line.rstrip(b"\r\n"))
-        print(f"{by:<{widths[0]}}  {when:<{widths[1]}}  {text}".rstrip())
+    paint = Paint(arguments.value("--color"))
+    cells = [(paint("who", by), paint("dim", when), show_line(line.rstrip(b"\r\n"))) for by, when, line in rows]
+    # Lines of content are not cut: a pager can be scrolled sideways
+    for text in table_lines(cells, 0) if cells else ():
+        print(text)
     return 0
 
 
@@ -286,22 +296,18 @@ def _touching(
 
 
 def _lines(
-    sandbox: Sandbox, runs: Sequence[Run], operations: Sequence[Operation], limit: int, *, with_all: bool
-) -> Iterator[str]:
-    """Yield the lines of a log, the newest first, each cut to the terminal."""
+    sandbox: Sandbox, runs: Sequence[Run], operations: Sequence[Operation], limit: int, paint: Paint, *, with_all: bool
+) -> list[str]:
+    """Return the lines of a log, the newest first, each cut to the terminal."""
     undone, fates = fates_of(operations)
     dated = [(record.started_ns, run_line(record, fates.get(record.id, []), undone)) for record in runs]
     for one in operations:
         if with_all or (one.kind in _OWN_LINES and one.ending == "done"):
             dated.append((one.at_ns, _operation_line(sandbox, one, undone)))
     listed = sorted(dated, key=lambda pair: -pair[0])[:limit]
-    columns = os.get_terminal_size(1).columns if sys.stdout.isatty() else 0
-    is_narrow = 0 < columns < _NARROW
-    rows = [line.cells(at_ns, is_narrow=is_narrow) for at_ns, line in listed]
-    widths = [min(_WIDEST, max(map(len, column))) for column in zip(*rows, strict=True)]
-    for *cells, about in rows:
-        text = "  ".join([*(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)), about]).rstrip()
-        yield text if not columns or len(text) <= columns else text[: columns - 1] + "…"
+    width = columns()
+    rows = [line.cells(at_ns, paint, is_narrow=0 < width < NARROW) for at_ns, line in listed]
+    return table_lines(rows, width, widest=_WIDEST)
 
 
 def fates_of(
@@ -325,10 +331,13 @@ class LogLine(Record):
     fate: str
     about: str
 
-    def cells(self, at_ns: int, *, is_narrow: bool) -> tuple[str, ...]:
+    def cells(self, at_ns: int, paint: Paint, *, is_narrow: bool) -> tuple[str, ...]:
         """Return its columns; on a narrow terminal without the times."""
-        times = () if is_narrow else (f"{moment_text(at_ns):>8}", f"{self.took:>6}")
-        return (self.name, *times, self.ending, self.fate, self.about)
+        times = () if is_narrow else (paint("dim", f"{moment_text(at_ns):>8}"), paint("dim", f"{self.took:>6}"))
+        ending = paint("bad", self.ending) if is_bad_ending(self.ending) else self.ending
+        waits = self.fate.endswith((" held", " not applied"))
+        fate = paint("held" if waits else "dim" if self.fate == "no change" else "good", self.fate)
+        return (paint("name", self.name), *times, ending, fate, self.about)
 
 
 def run_line(record: Run, applied: Sequence[Operation], undone: Mapping[OperationId, Operation]) -> LogLine:
@@ -373,6 +382,11 @@ def ending_text(record: Run) -> str:
         return "interrupted" if record.ended_ns else "running"
     name = type(record.outcome).__name__
     return _ENDINGS.get(name) or f"exit {exit_code_of(record.outcome)}"
+
+
+def is_bad_ending(ending: str) -> bool:
+    """Tell whether a run ended in a way that deserves a look, by the words for it."""
+    return ending not in ("exit 0", "running", *_KINDS)
 
 
 def moment_text(at_ns: int) -> str:

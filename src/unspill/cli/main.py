@@ -285,11 +285,6 @@ def _wrapped(text: str, columns: int, indent: str) -> list[str]:
     return lines
 
 
-def _columns() -> int:
-    """Return how wide the terminal is that this program prints to, 0 if it is none."""
-    return os.get_terminal_size(1).columns if sys.stdout.isatty() else 0
-
-
 def open_sandbox(
     arguments: Arguments,
     *,
@@ -470,7 +465,7 @@ def _run_verb(verb: str, words: list[str]) -> int:
     found = find_verb(verb)
     arguments = parse(found, words)
     if arguments.flag("--help"):
-        print(help_text(found, _columns()))
+        print(help_text(found, output.columns()))
         return 0
     if found.is_paged and sys.stdout.isatty() and not (arguments.flag("--no-pager") or arguments.flag("--json")):
         return pager.run_paged(found.name, lambda: found.run(arguments))
@@ -534,7 +529,7 @@ def _safe(text: str) -> str:
 
 
 def _print_overview() -> int:
-    columns = _columns()
+    columns = output.columns()
     print("unspill: run anything, spill nothing\n\nusage: unspill COMMAND [options]\n")
     for name, (_module, summary) in VERBS.items():
         first, *rest = _wrapped(summary, columns, " " * 14)

@@ -8,7 +8,7 @@ import sys
 import time
 
 from unspill.changes.render import safe_text
-from unspill.cli.log import fates_of, moment_text, run_line
+from unspill.cli.log import fates_of, is_bad_ending, moment_text, run_line
 from unspill.cli.main import SESSION, Option, open_sandbox, verb
 from unspill.cli.output import count_text, decoded, fit, print_json, size_text, when_text
 from unspill.errors import UsageError
@@ -196,7 +196,7 @@ def _run_list(facts: ReportFacts) -> PageTable:
         line = run_line(record, fates.get(record.id, []), undone)
         name = facts.sandboxes.get(record.sandbox, "")
         of = "" if name in ("", "default") else f" ({safe_text(name)})"
-        is_bad = line.ending not in ("exit 0", "running")
+        is_bad = is_bad_ending(line.ending)
         tone: Tone = "now" if line.ending == "running" else "bad" if is_bad else "change" if record.changed else "plain"
         cells = (line.name + of, when_text(record.started_ns), line.took, line.ending, line.fate, line.about)
         dated.append((record.started_ns, PageRow(cells=cells, tone=tone)))

@@ -93,7 +93,7 @@ def playground(arguments: Arguments) -> int:
         project = resolve_project(named_project(arguments) or find_project(os.getcwdb()))
     is_emptied = arguments.flag("--empty")
     if is_emptied:
-        with Store.open(locations.state) as store:
+        with Store.open(locations.state) as store, Elapsed("Deleting"):
             found = empty_playground(store, locations.data, project)
     else:
         found = look_at_playground(locations.data, project)
