@@ -42,7 +42,7 @@ from unspill.git.files import (
     short_ref,
 )
 from unspill.git.state import SYMBOLIC, is_own_ref, owner_of, parse_packed, parse_ref
-from unspill.host.dirfd import read_unchanged
+from unspill.host.dirfd import have_same_content, read_unchanged
 from unspill.host.overlay import list_attributes, user_attributes
 from unspill.model.operation import Metadata, RefMove, Skipped
 from unspill.policy.paths import quote
@@ -72,9 +72,6 @@ if TYPE_CHECKING:
     )
     from unspill.store.db import Store
 
-    # Tells whether a live entry with this inode and ctime was put at a path by a later operation of ours
-    Explains = Callable[[int, bytes, os.stat_result], bool]
-
     # By root and path
     TextOf = Callable[[int, bytes], bytes | None]
 
@@ -95,7 +92,7 @@ class Reversal:
     def __init__(
         self,
         journal: Journal,
-        explains: Explains,
+        later: LaterOperations,
         kind: OperationKind = "undo",
         text_of: TextOf = lambda _root, _path: None,
     ) -> None:
@@ -111,7 +108,7 @@ class Reversal:
         if journal.version == FIRST_VERSION and any(b".git/" in step.path for step in self._steps):
             self._steps, self._old_moves = split_old(self._steps)
         self._operation: Operation = journal.end.operation
-        self._explains = explains
+        self._later = later
         self._failed: dict[int, Skipped] = {}
         # What the reversal itself will have taken away and brought back by the time of the step that is looked at
         self._gone: set[tuple[int, bytes]] = set()
@@ -193,7 +190,9 @@ class Reversal:
             self._back.add((step.root, step.path))
             return backup_problem(dirs, step, step.before, modes)
         if not is_hidden and (live is None or not self._is_ours(dirs, step, live)):
-            problem = CHANGED if live is None else self._merge(dirs, step, live)
+            problem = CHANGED
+            if live is not None:
+                problem = "" if self._is_the_same(dirs, step, live) else self._merge(dirs, step, live)
             if problem:
                 return "conflict", problem
         if step.before is None:
@@ -263,7 +262,40 @@ class Reversal:
             return self._is_refreshed(dirs, step, live)
         if step.after.kind == "dir" or live.st_ctime_ns < self._operation.marks[step.root]:
             return True
-        return self._explains(step.root, step.path, live)
+        return self._later.explains(step.root, step.path, live)
+
+    def _is_the_same(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> bool:
+        """Tell whether a file was only written anew: by somebody, or by a later operation, but as it was."""
+        assert step.after is not None
+        is_file = step.after.kind == "file" and stat.S_ISREG(live.st_mode)
+        if not is_file or stat.S_IMODE(live.st_mode) != step.after.mode or live.st_size != step.after.size:
+            return False
+        is_same = self._is_as_kept(dirs, step, live)
+        if is_same is None:
+            text = self._text_of(step.root, step.path)
+            found = None if text is None else read_unchanged(*dirs.live(step), live, LARGEST_TEXT)
+            is_plain = not _attributes(*dirs.live(step)) and not has_access_list(*dirs.live(step))
+            is_same = is_plain and found is not None and found == text
+        if is_same:
+            self._refreshed[step.root, step.path] = entry_of(live)
+        return is_same
+
+    def _is_as_kept(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> bool | None:
+        """Compare a file with what the operation had put, where a later one has displaced that; None where not."""
+        assert step.after is not None
+        place = self._later.find_displaced(step.root, step.path, step.after.inode)
+        if place is None:
+            return None
+        kept_at, live_at = dirs.operations.parent(place), dirs.live(step)
+        try:
+            kept = os.stat(kept_at[1], dir_fd=kept_at[0], follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if not matches(kept, step.after):
+            return None
+        if _attributes(*kept_at) != _attributes(*live_at) or has_access_list(*live_at):
+            return False
+        return _read_same(kept_at, kept, live_at, live)
 
     def _merge(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> str:
         """Have a text that somebody edited since keep those edits; return why it can't, nothing where it can."""
@@ -320,6 +352,20 @@ class Reversal:
         return inverse.replace(staged=True) if step.staged else inverse
 
 
+def _read_same(
+    one: tuple[int, bytes], one_status: os.stat_result, other: tuple[int, bytes], other_status: os.stat_result
+) -> bool:
+    """Tell whether two files have the same content, and stay as they were looked at meanwhile."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with (
+        open(os.open(one[1], flags, dir_fd=one[0]), "rb", buffering=0) as first,
+        open(os.open(other[1], flags, dir_fd=other[0]), "rb", buffering=0) as second,
+    ):
+        is_same = have_same_content(first.fileno(), second.fileno(), one_status.st_size)
+        found = os.fstat(second.fileno())
+    return is_same and (found.st_ino, found.st_ctime_ns) == (other_status.st_ino, other_status.st_ctime_ns)
+
+
 def _attributes(fd: int, name: bytes) -> dict[str, bytes]:
     path = b"/proc/self/fd/%d/%b" % (fd, name)
     return user_attributes(path, list_attributes(path))
@@ -339,6 +385,8 @@ class LaterOperations:
         self._is_read = False
         self._put: dict[Key, int] = {}
         self._edited: set[Key] = set()
+        # Where what was displaced lies, relative to the directory of operations
+        self._displaced: dict[Key, bytes] = {}
         self._copies: dict[Key, int] = {}
         # The other way round
         self._originals: dict[Key, int] = {}
@@ -351,6 +399,12 @@ class LaterOperations:
             return False
         mark = self._put.get(key, self._operation.marks[root])
         return status.st_ctime_ns < mark or self._rolled_back[root].explains(path, status, mark)
+
+    def find_displaced(self, root: int, path: bytes, inode: int) -> bytes | None:
+        """Return where a later operation has laid what was at a path, relative to the directory of operations."""
+        self._read()
+        key = (self._operation.roots[root], path, inode)
+        return None if key in self._edited else self._displaced.get(key)
 
     def as_of_now(self, journal: Journal) -> Journal:
         """Return the operation's journal as if it had put the copies that have come back since."""
@@ -400,6 +454,7 @@ class LaterOperations:
                 key = (root, step.path, step.copied or step.before.inode)
                 if step.before.ctime_ns >= self._put.get(key, own_marks.get(root, 0)):
                     self._edited.add(key)
+                self._displaced[key] = step.backup
             if step.action == "put" and step.after is not None:
                 key = (root, step.path, step.after.inode)
                 self._put[key] = operation.marks[step.root]

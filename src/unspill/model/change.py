@@ -7,8 +7,6 @@ directory stands for everything below it.
 
 from __future__ import annotations
 
-import os
-
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -57,7 +55,7 @@ class Change(Record):
     @property
     def name(self) -> str:
         """The path as text; `os.fsencode` gives the bytes back, whatever they are."""
-        return os.fsdecode(self.path)
+        return self.path.decode("utf-8", "surrogateescape")
 
     @property
     def is_mere_touch(self) -> bool:
@@ -90,7 +88,7 @@ class ChangeSet(Record):
 
     def names(self) -> Iterator[str]:
         """Yield the same as `paths`, as text."""
-        return map(os.fsdecode, self.paths())
+        return (path.decode("utf-8", "surrogateescape") for path in self.paths())
 
     def paths(self) -> Iterator[bytes]:
         """Yield the absolute paths of what differs in more than its time."""

@@ -7,8 +7,6 @@ So whether it was done can be told from the tree alone, at any moment, and each 
 
 from __future__ import annotations
 
-import os
-
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -162,7 +160,7 @@ class Skipped(Record):
     @property
     def name(self) -> str:
         """The path as text."""
-        return os.fsdecode(self.path)
+        return self.path.decode("utf-8", "surrogateescape")
 
 
 class Operation(Record):
@@ -198,7 +196,7 @@ class Operation(Record):
     @property
     def names(self) -> tuple[str, ...]:
         """The same as `paths`, as text."""
-        return tuple(map(os.fsdecode, self.paths))
+        return tuple(path.decode("utf-8", "surrogateescape") for path in self.paths)
 
 
 def reversals_of(done: Sequence[Operation]) -> dict[OperationId, Operation]:

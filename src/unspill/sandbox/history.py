@@ -426,7 +426,7 @@ def _reverse(
         project=wanted.project,
         roots=wanted.roots,
         asked_by=asked_by,
-        draft=Reversal(later.as_of_now(journal), later.explains, kind, text_of).draft,
+        draft=Reversal(later.as_of_now(journal), later, kind, text_of).draft,
         of=wanted.id,
         origin=wanted.origin,
         runs=wanted.runs,

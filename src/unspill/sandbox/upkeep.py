@@ -42,7 +42,6 @@ from unspill.sandbox.review import changes_of
 from unspill.store.connection import is_id
 from unspill.store.copies import copied_ns, make_copy, put_back, remove_older
 from unspill.store.db import Store, check_state_dir, list_aside
-from unspill.store.projects import ProjectTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -412,7 +411,7 @@ def list_sandboxes(project: Project) -> tuple[SandboxUsage, ...]:
 
 def _usage(project: Project) -> SandboxUsage:
     store, row = project.store, project.row
-    runs, last_ns = ProjectTable(store.transaction).tally(row.id)
+    runs, last_ns = store.projects.tally(row.id)
     held = held_by(store, row)
     try:
         paths = len(set(changes_of(with_held_roots(project), None).paths())) if held.layers else 0
