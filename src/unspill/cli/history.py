@@ -15,15 +15,19 @@ from unspill.cli.log import (
     find_named,
     find_original,
     is_bad_ending,
+    moment_text,
     operation_of,
 )
 from unspill.cli.main import EVENTS, NO_PROJECT, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
+    NARROW,
     Elapsed,
     Paint,
     advised,
+    columns,
     connection_lines,
     count_text,
+    cut,
     directory_here,
     fit,
     flagged_lines,
@@ -36,6 +40,7 @@ from unspill.cli.output import (
     run_form,
     seen_from_here,
     skipped_lines,
+    table_lines,
     traffic_form,
     when_text,
 )
@@ -72,13 +77,16 @@ def sessions(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         print_json({"sessions": [_session_form(session) for session in found]})
         return 0
+    is_narrow = 0 < columns() < NARROW
+    rows = []
     for session in found:
         changed = sum(one.changed for one in session.operations)
         undone = ", undone" if session.operations and not session.can_be_undone else ""
         counts = f"{count_text(len(session.runs), 'run')}, {count_text(changed, 'change')}{undone}"
-        print(f"{when_text(session.last_ns)}  {counts:<28}  {safe_text(session.name)}")
-    if not found:
-        print("No session yet.")
+        when = moment_text(session.last_ns) if is_narrow else when_text(session.last_ns)
+        rows.append((when, counts, safe_text(session.name)))
+    # A name is never cut: it is what one types
+    print("\n".join(map(fit, table_lines(rows, 0))) if rows else "No session yet.")
     return 0
 
 
@@ -190,7 +198,8 @@ def _show_session(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         print_json(_session_form(session))
         return 0
-    print(f"session {safe_text(session.name)}, from {when_text(session.begun_ns)} to {when_text(session.last_ns)}")
+    begun, last = when_text(session.begun_ns), when_text(session.last_ns)
+    print(fit(f"session {safe_text(session.name)}, from {begun} to {last}"))
     applied: dict[str, list[Operation]] = {}
     for one in session.operations:
         for run in one.runs:
@@ -205,8 +214,8 @@ def _show_session(arguments: Arguments) -> int:
     others = [one for one in session.operations if not known.intersection(one.runs)]
     lines += [(one.at_ns, _edit_line(sandbox, one, session)) for one in others]
     for _at, line in sorted(lines):
-        print(line)
-    print(advised("Undo all of it: unspill undo --session {name}{of}", sandbox, name=session.name))
+        print(fit(line))
+    print(fit(advised("Undo all of it: unspill undo --session {name}{of}", sandbox, name=session.name)))
     return 0
 
 
@@ -251,12 +260,12 @@ def _show_undo(arguments: Arguments, sandbox: Sandbox) -> int:
         print_json(operation_form(planned))
         return operation_exit_code(planned)
     of = find_original(sandbox, planned)
-    print(f"Would undo op {of} ({count_text(planned.changed, 'change')}){_behind(sandbox, planned)}")
+    print(fit(f"Would undo op {of} ({count_text(planned.changed, 'change')}){_behind(sandbox, planned)}"))
     for path in planned.paths:
         print(fit(f"  {quote(seen_from_here(path))}"))
     if planned.left:
         print("Would skip:")
-        print("\n".join(skipped_lines(planned, sandbox)))
+        print("\n".join(map(fit, skipped_lines(planned, sandbox))))
     return operation_exit_code(planned)
 
 
@@ -296,14 +305,14 @@ def _behind(sandbox: Sandbox, operation: Operation) -> str:
         record = sandbox.find_run(operation.runs[0])
     except UsageError:
         return ""
-    return f" of run {record.number}: {command_text(record)[:_COMMAND_SHOWN]}"
+    return f" of run {record.number}: {cut(command_text(record), _COMMAND_SHOWN)}"
 
 
 def _print_run(arguments: Arguments, sandbox: Sandbox, record: Run) -> None:
     paint = Paint(arguments.value("--color"))
     ending = ending_text(record)
     ending = paint("bad", ending) if is_bad_ending(ending) else ending
-    print(f"{paint('name', f'run {record.number}')} ({record.id}) in sandbox {sandbox.name!r}: {ending}")
+    print(fit(f"{paint('name', f'run {record.number}')} ({record.id}) in sandbox {sandbox.name!r}: {ending}"))
     more = f" [{record.argv_left_out} more bytes]" if record.argv_left_out else ""
     print(paint("dim", "command:"), " ".join(quote(word) for word in record.argv) + more)
     print(paint("dim", "directory:"), quote(record.cwd))
@@ -320,7 +329,7 @@ def _print_run(arguments: Arguments, sandbox: Sandbox, record: Run) -> None:
     elif record.changed:
         applied = [one for one in sandbox.operations(limit=_MOST_APPLIED) if record.id in one.runs and one.of is None]
         done = [one.number for one in applied]
-        print(f"changed {count_text(record.changed, 'path')}: {_fate(sandbox, done)}")
+        print(fit(f"changed {count_text(record.changed, 'path')}: {_fate(sandbox, done)}"))
         for number in done:
             found = sandbox.find_operation(number)[0]
             for line in flagged_lines(found.flagged, found):
@@ -353,8 +362,8 @@ def _print_operation(arguments: Arguments, sandbox: Sandbox, operation: Operatio
     paint = Paint(arguments.value("--color"))
     about = about_operation(sandbox, operation)
     name = paint("name", f"op {operation.number}")
-    print(f"{name} ({operation.id}): {operation.kind} {about}".rstrip() + f", {operation.ending}")
-    print(f"{paint('dim', 'when:')} {when_text(operation.at_ns)}, requested by: {safe_text(operation.asked_by)}")
+    print(fit(f"{name} ({operation.id}): {operation.kind} {about}".rstrip() + f", {operation.ending}"))
+    print(fit(f"{paint('dim', 'when:')} {when_text(operation.at_ns)}, requested by: {safe_text(operation.asked_by)}"))
     if operation.ending == "done":
         try:
             lines = summary_lines(

@@ -78,7 +78,7 @@ def log(arguments: Arguments) -> int:
     limit = arguments.count("--limit", 20)
     since_ns = _since(arguments.value("--since"))
     sandbox = open_sandbox(arguments)
-    runs, operations, reads = _find(arguments, sandbox, limit, since_ns)
+    runs, operations, reads, done = _find(arguments, sandbox, limit, since_ns)
     if arguments.flag("--json"):
         forms = [operation_form(operation) for operation in operations]
         print_json({"runs": [run_form(record) for record in runs], "operations": forms, "file_reads": reads})
@@ -86,7 +86,7 @@ def log(arguments: Arguments) -> int:
     if not (runs or operations or reads) and not any(map(arguments.flag, _CHOOSING)) and not arguments.words:
         print("No runs yet.")
     paint = Paint(arguments.value("--color"))
-    for line in _lines(sandbox, runs, operations, limit, paint, with_all=arguments.flag("--all")):
+    for line in _lines(sandbox, runs, operations, done, limit, paint, with_all=arguments.flag("--all")):
         print(line)
     if reads:
         print(f"and {count_text(reads, 'file read')} (list with --all)")
@@ -242,8 +242,11 @@ def _since(given: str | None) -> int:
 
 def _find(
     arguments: Arguments, sandbox: Sandbox, limit: int, since_ns: int
-) -> tuple[Sequence[Run], Sequence[Operation], int]:
-    """Return the runs that are wanted, the operations since the oldest of them, and how many reads are left out."""
+) -> tuple[Sequence[Run], Sequence[Operation], int, Sequence[Operation]]:
+    """Return the runs that are wanted, the operations that are, how many reads are left out, and all operations since.
+
+    By the last ones it is told what became of the runs.
+    """
     grep, path = arguments.value("--grep"), arguments.words[0] if arguments.words else None
     is_chosen = grep is not None or path is not None or bool(since_ns)
     reads = 0
@@ -258,7 +261,7 @@ def _find(
         runs = [record for record in runs if record.started_ns >= since_ns]
     if grep is not None:
         runs = [record for record in runs if grep in command_text(record)]
-    operations = _operations(sandbox, runs, limit, since_ns, is_chosen=is_chosen)
+    done = operations = _operations(sandbox, runs, limit, since_ns, is_chosen=is_chosen)
     if grep is not None:
         known = {record.id for record in runs}
         operations = [one for one in operations if known.intersection(one.runs)]
@@ -266,7 +269,7 @@ def _find(
         operations = [one for one in operations if one.session == session.name or one.of is not None]
     if path is not None:
         runs, operations = _touching(sandbox, path, runs, operations)
-    return runs[:limit], operations, 0 if is_chosen else reads
+    return runs[:limit], operations, 0 if is_chosen else reads, done
 
 
 def _operations(
@@ -296,10 +299,17 @@ def _touching(
 
 
 def _lines(
-    sandbox: Sandbox, runs: Sequence[Run], operations: Sequence[Operation], limit: int, paint: Paint, *, with_all: bool
+    sandbox: Sandbox,
+    runs: Sequence[Run],
+    operations: Sequence[Operation],
+    done: Sequence[Operation],
+    limit: int,
+    paint: Paint,
+    *,
+    with_all: bool,
 ) -> list[str]:
-    """Return the lines of a log, the newest first, each cut to the terminal."""
-    undone, fates = fates_of(operations)
+    """Return the lines of a log, the newest first, each cut to the terminal; by `done` their fate is told."""
+    undone, fates = fates_of(done)
     dated = [(record.started_ns, run_line(record, fates.get(record.id, []), undone)) for record in runs]
     for one in operations:
         if with_all or (one.kind in _OWN_LINES and one.ending == "done"):
@@ -332,11 +342,14 @@ class LogLine(Record):
     about: str
 
     def cells(self, at_ns: int, paint: Paint, *, is_narrow: bool) -> tuple[str, ...]:
-        """Return its columns; on a narrow terminal without the times."""
-        times = () if is_narrow else (paint("dim", f"{moment_text(at_ns):>8}"), paint("dim", f"{self.took:>6}"))
-        ending = paint("bad", self.ending) if is_bad_ending(self.ending) else self.ending
+        """Return its columns; on a narrow terminal without the times, and without its end where that was well."""
+        times = (paint("dim", f"{moment_text(at_ns):>8}"), paint("dim", f"{self.took:>6}"))
+        is_bad = is_bad_ending(self.ending)
+        ending = paint("bad", self.ending) if is_bad else self.ending
         waits = self.fate.endswith((" held", " not applied"))
         fate = paint("held" if waits else "dim" if self.fate == "no change" else "good", self.fate)
+        if is_narrow:
+            return paint("name", self.name), ending if is_bad else fate, self.about
         return (paint("name", self.name), *times, ending, fate, self.about)
 
 

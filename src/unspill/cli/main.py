@@ -268,7 +268,10 @@ def help_text(verb: Verb, columns: int = 0) -> str:
             lines += [left, *_wrapped(option.help, columns, " " * 6)]
         else:
             first, *rest = _wrapped(option.help, columns, " " * _TEXT_AT)
-            lines += [f"{left:<{_TEXT_AT - 2}}  {first.lstrip()}", *rest]
+            if len(left) > _TEXT_AT - 2:
+                lines += [left, first, *rest]
+            else:
+                lines += [f"{left:<{_TEXT_AT - 2}}  {first.lstrip()}", *rest]
     lines += ["", "examples:", *(f"  {line}" for line in verb.examples)] if verb.examples else []
     return "\n".join(lines)
 
@@ -498,11 +501,12 @@ def _forget_output() -> None:
 def _complain(error: UnspillError, verb: str) -> int:
     # A text for models begins with the word that they are told to look for
     is_denied = isinstance(error, DeniedError)
-    _say(f"{'ERROR' if is_denied else 'unspill'}: {_safe(error.message.removeprefix('ERROR: '))}")
+    _say(output.fit(f"{'ERROR' if is_denied else 'unspill'}: {_safe(error.message.removeprefix('ERROR: '))}", 2))
     if error.remedy:
         # The output of a command may be on the same terminal
         mark = "unspill: " if verb in _RUNNING and sys.stderr.isatty() else ""
-        _say(f"{mark}  {_safe(error.remedy)}")
+        rows = output.fit(f"  {_safe(error.remedy)}", 2, len(mark)).split("\n")
+        _say("\n".join(mark + row for row in rows))
     # The remedy is a note as well
     _say_notes(error, but=error.remedy)
     # These pass the command's own codes through, so ours must be one that it is known for

@@ -70,6 +70,11 @@ LEFT = 6
 LIMIT = 20
 # How the line of a command that is proposed begins
 _COMMAND = "      "
+# What stands before one at the end of a sentence
+_LABELS = (
+    *("Apply", "Undo", "Redo", "Discard", "Make one", "See them", "Undo all of it", "As a page"),
+    *("To discard held changes", "To try again", "Name the old path"),
+)
 # To tell what an operation changed is to read all that it changed
 _MOST_CHANGES = 1000
 _MOST_NAMED = 3
@@ -126,12 +131,19 @@ _REORDERING = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\
 
 
 def fit(line: str, number: int = 1, taken: int = 0) -> str:
-    """Return a line that has names or content of strangers as rows of the terminal behind a stream, if it is one.
+    """Return a line as rows of the terminal behind a stream, if it is one; names of strangers in it begin no row.
 
-    A command to be pasted is left to the terminal: a mark in it would be read by the shell.
+    A command to be pasted is left to the terminal: a mark in it would be read by the shell. One at the end of a
+    sentence that is too long gets a line of its own.
     """
-    width = columns(number)
-    return line if not width or line.startswith(_COMMAND) else wrap(line, width - taken)
+    width = columns(number) - taken
+    if width <= 0 or line.startswith(f"{_COMMAND}unspill "):
+        return line
+    sentence, mark, command = line.rpartition(": unspill ")
+    # A name that could hold such a text is in double quotes
+    if mark and len(line) > width and sentence.endswith(_LABELS) and '"' not in line:
+        return f"{wrap(sentence + ':', width, at_words=True)}\n{_COMMAND}unspill {command}"
+    return wrap(line, width, at_words=True)
 
 
 def columns(number: int = 1) -> int:
@@ -362,7 +374,7 @@ def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothin
     """
     if operation.number:
         number = f" (op {operation.number})" if of is None else f", recorded as op {operation.number}"
-        print(f"{done}{number}. {advised(_reverse_text(operation.kind), sandbox)}")
+        print(fit(f"{done}{number}. {advised(_reverse_text(operation.kind), sandbox)}"))
         for line in (*flagged_lines(_news(sandbox, operation, 1), operation), *change_lines(sandbox, operation)):
             print(fit(line))
     else:
@@ -372,9 +384,9 @@ def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothin
     sys.stdout.flush()
     if operation.left:
         what = "{is} still held" if operation.kind == "apply" else "{was} skipped"
-        print(f"unspill: {_skipped(operation, what)}", file=sys.stderr)
+        print(fit(f"unspill: {_skipped(operation, what)}", 2), file=sys.stderr)
     for line in (*skipped_lines(operation, sandbox, of), *_held_lines(sandbox, operation)):
-        print(fit(line, 2) if line.startswith(" ") else line, file=sys.stderr)
+        print(fit(line, 2), file=sys.stderr)
 
 
 def operation_exit_code(operation: Operation) -> int:

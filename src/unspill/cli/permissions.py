@@ -12,7 +12,7 @@ from itertools import islice
 
 from unspill.changes.render import safe_text
 from unspill.cli.main import Option, named_project, verb
-from unspill.cli.output import can_be_asked, count_text, is_agreed, print_json, when_text
+from unspill.cli.output import can_be_asked, count_text, fit, is_agreed, print_json, when_text
 from unspill.errors import UsageError
 from unspill.model.policy import SCOPES
 from unspill.permissions.approvers import DenyAll, Queue, TerminalApprover
@@ -162,7 +162,7 @@ def audit(arguments: Arguments) -> int:
         print("Nothing is recorded yet.")
     else:
         for event in events:
-            print(f"{when_text(_time(event))}  {event_text(event)}")
+            print(fit(f"{when_text(_time(event))}  {event_text(event)}"))
     return 0
 
 

@@ -189,6 +189,10 @@ def _kind_text(file: ChangedFile) -> str:
     return file.kind if file.times == 1 else f"{file.kind}, {file.times} times"
 
 
+def _size_and_times(file: ChangedFile) -> str:
+    return size_text(file.size) + (f", {file.times} times" if file.times > 1 else "")
+
+
 def _run_list(facts: ReportFacts) -> PageTable:
     undone, fates = fates_of(facts.operations)
     dated = []
@@ -312,7 +316,7 @@ def _lines(facts: ReportFacts) -> Iterator[str]:
     yield f"{count_text(len(facts.moments), 'run')}: {', '.join(_endings(well, other, going))}{since}"
     undone = f", {facts.undone} of them undone" if facts.undone else ""
     yield f"{count_text(len(facts.files), 'file')} changed by {count_text(len(facts.operations), 'operation')}{undone}"
-    yield from _first([f"  {_kind_text(file):<8}  {quote(file.path)} ({size_text(file.size)})" for file in facts.files])
+    yield from _first([f"  {file.kind:<8}  {quote(file.path)} ({_size_and_times(file)})" for file in facts.files])
     yield f"{count_text(len(facts.hosts), 'host')} reached, {len(facts.refused)} refused"
     yield from _first([f"  {safe_text(one.place)}: {count_text(one.connections, 'connection')}" for one in facts.hosts])
     yield from _first(

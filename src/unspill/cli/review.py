@@ -220,7 +220,7 @@ def discard(arguments: Arguments) -> int:
         print_json({"discarded_changes": operation.changed, "operation": operation.number or None})
     elif operation.number:
         count = count_text(operation.changed, "held change")
-        print(f"Discarded {count} (op {operation.number}). {advised('Undo: unspill undo{at}', sandbox)}")
+        print(fit(f"Discarded {count} (op {operation.number}). {advised('Undo: unspill undo{at}', sandbox)}"))
         for line in change_lines(sandbox, operation):
             print(fit(line))
     else:
@@ -622,11 +622,11 @@ def _size_of(path: bytes) -> int:
 def _print_file(sandbox: Sandbox, file: FileRow, backups: tuple[Backup, ...]) -> None:
     path = file.path if file.root == sandbox.project else os.path.join(file.root, file.path)
     state = "deleted" if file.is_deleted else when_text(file.last_modified)
-    print(f"{quote(path)}  ({state})")
+    print(fit(f"{quote(path)}  ({state})"))
     for backup in backups:
         where = "" if backup.where == "kept" else f"  [{backup.where}]"
         size = size_text(backup.row.entry.size)
-        print(f"  {when_text(backup.row.recorded_ns)}  {size:>10}  {quote(backup.row.name)}{where}")
+        print(fit(f"  {when_text(backup.row.recorded_ns)}  {size:>10}  {quote(backup.row.name)}{where}"))
 
 
 def _file_form(file: FileRow, backups: Iterable[Backup]) -> dict[str, Any]:

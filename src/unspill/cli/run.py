@@ -783,5 +783,5 @@ def _marked(line: str) -> str:
     if line.startswith(" ") and not os.isatty(_NUMBERS["stderr"]):
         return line
     # Each row of a long one has the mark
-    rows = output.fit(line, _NUMBERS["stderr"], len(_MARK)) if line.startswith(" ") else line
+    rows = output.fit(line, _NUMBERS["stderr"], len(_MARK))
     return "\n".join(_MARK + row for row in rows.split("\n"))

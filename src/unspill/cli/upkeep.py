@@ -15,6 +15,7 @@ from unspill.cli.output import (
     Elapsed,
     count_text,
     decoded,
+    fit,
     operation_form,
     print_json,
     recovered_lines,
@@ -100,7 +101,7 @@ def playground(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         print_json({"emptied": is_emptied, **_playground_form(found)})
     else:
-        print("\n".join(_playground_lines(found, is_emptied=is_emptied)))
+        print("\n".join(map(fit, _playground_lines(found, is_emptied=is_emptied))))
     return 0
 
 
