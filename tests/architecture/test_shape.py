@@ -4,15 +4,13 @@
 Each bound is a ratchet: it only goes down until it is at its goal. Lines are reported by scripts/shape.py, not bounded.
 """
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.architecture.sources import ROOT
+from tests.building import load_script
 
 # What is there now, and where it is to go
 BOUNDS = {
@@ -37,16 +35,6 @@ BOUNDS = {
 }
 # Steps of the one flow from a command to its result
 STEPS = frozenset("opening planning running staging".split())
-
-
-def load_script(name: str) -> ModuleType:
-    """Load a script of the project as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 shape = load_script("shape")

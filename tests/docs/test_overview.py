@@ -7,6 +7,7 @@ import pytest
 
 import unspill
 import unspill.errors
+from tests.docs.blocks import RUN, find_blocks
 from tests.docs.tables import ROOT, section
 from unspill.cli.main import VERBS
 from unspill.model.policy import Policy
@@ -28,6 +29,15 @@ def text_of(document: str) -> str:
 )
 def test_an_overview_stays_short(document: str, words: int) -> None:
     assert len(text_of(document).split()) <= words
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs" / "guide").glob("*.md")))
+def test_a_page_of_the_guide_is_short_begins_with_a_task_and_shows_commands(page: str) -> None:
+    text = text_of(f"docs/guide/{page}")
+    assert len(text.split()) <= 660
+    task = text.split("\n\n")[1]
+    assert re.search(r"\b(you|your)\b", task, re.IGNORECASE) or "want" in task
+    assert any(block.language in RUN for block in find_blocks(text))
 
 
 def test_every_package_is_in_the_code_map() -> None:
@@ -73,3 +83,13 @@ def test_the_readme_leads_with_undo_as_runs_are_applied() -> None:
     assert Policy().after == "apply"
     (first, *_rest) = [line for line in text_of("README.md").splitlines() if line.startswith("$ ")][1:]
     assert first == "$ unspill undo"
+
+
+def test_the_changelog_has_this_version_with_its_day_and_short_entries() -> None:
+    text = text_of("CHANGELOG.md")
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert re.fullmatch(
+        rf"{re.escape(unspill.__version__)} \(\d{{4}}-\d\d-\d\d\)", headings[headings[0] == "Unreleased"]
+    )
+    entries = re.findall(r"^- (.*)$", text, re.MULTILINE)
+    assert [entry for entry in entries if len(entry.split()) > 25] == []

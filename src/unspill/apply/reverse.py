@@ -83,6 +83,7 @@ _NEW_DIRECTORY = Metadata(mode=0o700)
 
 _STAYS = "you {what} since, so git stays as it is{advice}"
 _LOST = "{name} can't go back: its old commit no longer exists"
+_OF_UNDO = "unspill: undo "
 _MOVED_SINCE = "you moved it since, so it stays where it is"
 
 
@@ -159,8 +160,12 @@ class Reversal:
 
         for (root, top), steps in self._old_moves.items():
             draft_old_move(draft, dirs, root, top, steps)
+        has_files = any(
+            step.group not in self._failed and step.action != "set_metadata" and not self._matters_to_nobody(step)
+            for step in self._steps
+        )
         for git, ending in reversed(self._git):
-            draft_reversal(draft, dirs, git, ending, self._message)
+            draft_reversal(draft, dirs, git, ending, self._message, has_files=has_files)
 
     def _matters_to_nobody(self, at: Skipped | Step) -> bool:
         """Tell whether git writes a file anew with its next command, the message of the last commit for example."""
@@ -494,8 +499,13 @@ def _displaced(journal: Journal) -> dict[tuple[bytes, bytes], int]:
     }
 
 
-def draft_reversal(draft: Draft, dirs: OpenDirs, step: GitStep, ending: GitEnding, message: str) -> None:
-    """Draft the inverse of what was done to one repository; `message` is what its logs say then."""
+def draft_reversal(
+    draft: Draft, dirs: OpenDirs, step: GitStep, ending: GitEnding, message: str, *, has_files: bool
+) -> None:
+    """Draft the inverse of what was done to one repository; `message` is what its logs say then.
+
+    `has_files` if files of the operation are reversed, whatever becomes of the repository.
+    """
     if ending == "left":
         return
     live = LiveRepository(draft, dirs, step.root, step.top)
@@ -504,7 +514,7 @@ def draft_reversal(draft: Draft, dirs: OpenDirs, step: GitStep, ending: GitEndin
     elif ending == "arrived":
         _remove_arrived(live, step)
     elif step.move is not None:
-        _MoveReversal(draft, dirs, live, step.move, message).draft()
+        _MoveReversal(draft, dirs, live, step.move, message, has_files=has_files).draft()
 
 
 def is_along(step: GitStep, at: Skipped | Step) -> bool:
@@ -574,7 +584,10 @@ def draft_old_move(draft: Draft, dirs: OpenDirs, root: int, top: bytes, steps: S
 class _MoveReversal:
     """The inverse of one move."""
 
-    def __init__(self, draft: Draft, dirs: OpenDirs, live: LiveRepository, move: GitMove, message: str) -> None:
+    def __init__(
+        self, draft: Draft, dirs: OpenDirs, live: LiveRepository, move: GitMove, message: str, *, has_files: bool
+    ) -> None:
+        self._has_files = has_files
         self._draft = draft
         self._dirs = dirs
         self._live = live
@@ -624,10 +637,18 @@ class _MoveReversal:
             return f"moved {_shown_ref(name)}", self._by_hand(name)
         inner = {self._live.inner(name) for name in names}
         if b"HEAD" in inner:
-            return "switched to another branch", ""
+            return "switched to another branch", self._again("switch back")
         if inner == {b"index"}:
-            return "staged something", ""
+            return "staged something", self._again("unstage it")
         return "started or finished a merge, a rebase or something similar", ""
+
+    def _again(self, act: str) -> str:
+        """Return what to do so that the repository goes back as well; what was done of the files comes first."""
+        name = self._message.removeprefix(_OF_UNDO)
+        if name == self._message:
+            return ""
+        first = "`unspill redo`, " if self._has_files else ""
+        return f"; to undo it too: {first}{act}, `unspill undo {name.replace(' ', '')}`"
 
     def _by_hand(self, name: bytes) -> str:
         """Return the command that undoes the commits of the operation on top of the person's, or does them again."""
@@ -635,7 +656,10 @@ class _MoveReversal:
             old, new = ref.old, ref.new
             if ref.name == name and old is not None and new is not None:
                 if self._live.objects.is_ancestor(old, new):
-                    return f"; to undo its commits: git revert {old[:7].decode()}..{new[:7].decode()}"
+                    revert = f"git revert {old[:7].decode()}..{new[:7].decode()}"
+                    # Git reverts nothing where the files are other than its commit says
+                    before = "commit your files as they are now, or `unspill redo`, " if self._has_files else ""
+                    return f"; to undo its commits: {before}{revert}"
                 if self._live.objects.is_ancestor(new, old):
                     return f"; to get its commits back: git cherry-pick {new[:7].decode()}..{old[:7].decode()}"
         return ""

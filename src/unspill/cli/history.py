@@ -153,6 +153,7 @@ def undo(arguments: Arguments) -> int:
 
 @verb(
     "Redo what an undo reversed, by default the last undo.",
+    SESSION.replace(help="redo all that was undone of a session (default: the last one)"),
     EVENTS,
     positional="[OP|RUN]",
     most=1,
@@ -163,6 +164,8 @@ def undo(arguments: Arguments) -> int:
 )
 def redo(arguments: Arguments) -> int:
     """Redo what an undo reversed."""
+    if arguments.flag("--session"):
+        return _redo_session(arguments)
     sandbox = open_sandbox(arguments)
     return _reverse(arguments, sandbox, sandbox.redo)
 
@@ -175,19 +178,40 @@ def _undo_session(arguments: Arguments) -> int:
         raise UsageError(f"not an operation: {to!r}", remedy="Name one from `unspill show --session`: op5.")
     sandbox = open_sandbox(arguments)
     name = sandbox.find_session(arguments.value("--session") or None).name
+    is_dry = arguments.flag("--dry-run")
     with Elapsed("Reversing"):
-        done = sandbox.undo_session(name, to=None if point is None else int(point))
+        done = sandbox.undo_session(name, to=None if point is None else int(point), dry_run=is_dry)
+    after = "" if point is None else f" after op {point}"
+    return _tell_session(
+        arguments, sandbox, f"{'Would undo' if is_dry else 'Undid'} session {safe_text(name)}{after}", done
+    )
+
+
+def _redo_session(arguments: Arguments) -> int:
+    """Redo all that was undone of a session, and say what came of it."""
+    sandbox = open_sandbox(arguments)
+    name = sandbox.find_session(arguments.value("--session") or None).name
+    with Elapsed("Reversing"):
+        done = sandbox.redo_session(name)
+    return _tell_session(arguments, sandbox, f"Redid session {safe_text(name)}", done)
+
+
+def _tell_session(arguments: Arguments, sandbox: Sandbox, what: str, done: Sequence[Operation]) -> int:
+    """Say what became of each operation of a session; what is only planned has no number."""
+    is_dry = arguments.flag("--dry-run")
     if arguments.flag("--json"):
         print_json({"operations": [operation_form(operation) for operation in done]})
         return max(map(operation_exit_code, done))
     changed = sum(operation.changed for operation in done)
-    undone = sum(operation.number > 0 for operation in done)
-    after = "" if point is None else f" after op {point}"
-    counts = f"{count_text(undone, 'operation')}, {count_text(changed, 'change')}"
-    print(f"Undid session {safe_text(name)}{after} ({counts}).")
+    count = sum(is_dry or operation.number > 0 for operation in done)
+    print(f"{what} ({count_text(count, 'operation')}, {count_text(changed, 'change')}).")
     for operation in done:
+        of = find_original(sandbox, operation)
+        if is_dry:
+            print(f"op {of}{_behind(sandbox, operation)}")
+            _print_paths(operation)
         if operation.left:
-            print(f"op {find_original(sandbox, operation)}, skipped:")
+            print("Would skip:" if is_dry else f"op {of}, skipped:")
             print("\n".join(skipped_lines(operation, sandbox)))
     return max(map(operation_exit_code, done))
 
@@ -261,12 +285,16 @@ def _show_undo(arguments: Arguments, sandbox: Sandbox) -> int:
         return operation_exit_code(planned)
     of = find_original(sandbox, planned)
     print(fit(f"Would undo op {of} ({count_text(planned.changed, 'change')}){_behind(sandbox, planned)}"))
-    for path in planned.paths:
-        print(fit(f"  {quote(seen_from_here(path))}"))
+    _print_paths(planned)
     if planned.left:
         print("Would skip:")
         print("\n".join(map(fit, skipped_lines(planned, sandbox))))
     return operation_exit_code(planned)
+
+
+def _print_paths(operation: Operation) -> None:
+    for path in operation.paths:
+        print(fit(f"  {quote(seen_from_here(path))}"))
 
 
 def _reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], Operation]) -> int:
@@ -281,7 +309,20 @@ def _reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], 
     word, verb_ = ("Undid", "undo") if operation.kind == "undo" else ("Redid", "redo")
     done = f"{word} op {of} ({count_text(operation.changed, 'change')})"
     print_operation(sandbox, operation, done, nothing=f"Did not {verb_} op {of}.", of=of)
+    if named is None and operation.kind == "undo":
+        _tell_newer(sandbox, operation)
     return operation_exit_code(operation)
+
+
+def _tell_newer(sandbox: Sandbox, operation: Operation) -> None:
+    """Say whose changes were undone where the last run is another one, whose changes are held."""
+    last = next(iter(sandbox.runs(limit=1)), None)
+    if last is None or not last.held or last.id in operation.runs:
+        return
+    print(fit(f"  That undid the changes{_behind(sandbox, operation)}"))
+    print(
+        advised(f"  Run {last.number} is newer, and its changes are held. Discard them: unspill discard{{of}}", sandbox)
+    )
 
 
 def _named_operation(arguments: Arguments, sandbox: Sandbox, do: object) -> str | None:

@@ -538,7 +538,7 @@ def _print_overview() -> int:
     for name, (_module, summary) in VERBS.items():
         first, *rest = _wrapped(summary, columns, " " * 14)
         print("\n".join([f"  {name:<12}{first.lstrip()}", *rest]))
-    print("\nRun `unspill COMMAND --help` for details.")
+    print("\n".join(["", *_wrapped("Run `unspill COMMAND --help` for details.", columns, "")]))
     return 0
 
 
