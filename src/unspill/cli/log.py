@@ -347,7 +347,8 @@ class LogLine(Record):
         is_bad = is_bad_ending(self.ending)
         ending = paint("bad", self.ending) if is_bad else self.ending
         waits = self.fate.endswith((" held", " not applied"))
-        fate = paint("held" if waits else "dim" if self.fate == "no change" else "good", self.fate)
+        is_gone = self.fate == "no change" or self.fate.endswith("undone")
+        fate = paint("held" if waits else "dim" if is_gone else "good", self.fate)
         if is_narrow:
             return paint("name", self.name), ending if is_bad else fate, self.about
         return (paint("name", self.name), *times, ending, fate, self.about)
