@@ -66,6 +66,19 @@ def test_each_run_has_one_line_with_what_became_of_its_changes(busy: Ground) -> 
     assert "1 changed, op2  " in lines(busy)[1]
 
 
+def test_colours_mark_what_failed_and_what_is_held_and_only_where_they_are_wanted(busy: Ground) -> None:
+    (busy.project / "a").write_text("one\ntwo\nmine\n")
+    bad, held, name = "\x1b[31mexit 3\x1b[0m", "\x1b[33m1 changed, held\x1b[0m", "\x1b[1mrun3\x1b[0m"
+    painted = told(busy, "log", "--color", "always")
+    assert all(part in painted for part in (bad, held, name))
+    plain = told(busy, "log")
+    assert re.sub(r"\x1b\[\d*m", "", painted) == plain
+    for words in (("show", "run3"), ("show", "op1"), ("blame", "a"), ("status",)):
+        assert "\x1b[" in told(busy, *words, "--color", "always"), words
+        assert "\x1b" not in told(busy, *words), words
+    assert bad in told(busy, "show", "run3", "--color", "always")
+
+
 def test_a_path_chooses_the_runs_that_changed_it_or_what_is_below(busy: Ground) -> None:
     assert names(busy, "a") == ["run1"]
     assert names(busy, "d") == ["run1"]
