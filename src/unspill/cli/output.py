@@ -744,7 +744,9 @@ def _applied(result: RunResult, operation: Operation, sandbox: Sandbox, news: It
     lines = []
     if operation.number:
         done = applied_part(result.changes, operation)
-        what = f"Applied as op {operation.number}. {advised('Undo: unspill undo{at}', sandbox)}"
+        # Without its name `undo` passes over what only changed times
+        name = "" if operation.changed else f" op{operation.number}"
+        what = f"Applied as op {operation.number}. {advised('Undo: unspill undo{at}', sandbox)}{name}"
         heading, *listed = _listed(done, what, operation.project)
         lines += [heading, *flagged_lines(news, operation), *_without_git(listed, operation)]
     elif not operation.left:
