@@ -136,7 +136,7 @@ def test_log_lists_runs_the_youngest_first(held: Ground) -> None:
     held.sandbox().run("sleep 9", timeout=0.2)
     lines = text_of(held, "log").splitlines()
     assert [line.split()[0] for line in lines] == ["run4", "run3", "run2", "run1"]
-    assert "TimedOut" in lines[0]
+    assert "timed out" in lines[0]
     assert "exit 7" in lines[1]
     assert "exit 0" in lines[2]
     assert "3 changed, held" in lines[3]

@@ -294,17 +294,18 @@ class Looking:
         operation: str | int | None = None,
         colour: bool = False,
         skip: Callable[[bytes], bool] = lambda _path: False,
+        here: bytes = b"",
     ) -> str:
         """Return what is held, or what a run or an operation changed, as text: unified diffs, safe to print.
 
-        Nothing is shown of paths, absolute ones, that `skip` is true of.
+        Nothing is shown of paths, absolute ones, that `skip` is true of. Headings are as seen from `here`.
         """
         if operation is not None:
             wanted = review.paths_given(paths)
-            return history.operation_diff(self._project, operation, wanted, colour=colour, skip=skip)
+            return history.operation_diff(self._project, operation, wanted, colour=colour, skip=skip, here=here)
 
         wanted_names = [os.fsdecode(path) for path in review.paths_given(paths)]
-        return review.diff_of(with_held_roots(self._project), wanted_names, run, colour=colour, skip=skip)
+        return review.diff_of(with_held_roots(self._project), wanted_names, run, colour=colour, skip=skip, here=here)
 
     @property
     def reviews(self) -> review.Reviews:
