@@ -154,7 +154,7 @@ USUAL: Final = {
 }
 WITHOUT: Final = (
     "import sys; sys.argv[0] = 'unspill'; from unspill.cli import run; from unspill.cli.main import main; "
-    "run.TerminalOutput.settle = lambda self: None; main()"
+    "run.TerminalOutput.settle = run.TerminalOutput._begin_progress = lambda self: None; main()"
 )
 
 
@@ -252,7 +252,7 @@ def test_what_unspill_says_of_its_own_failure_is_seen_too(ground: Ground) -> Non
 
 UNWRAPPED: Final = (
     "import sys; sys.argv[0] = 'unspill'; from unspill.policy import paths; "
-    "paths.wrap = lambda line, _columns: line; from unspill.cli.main import main; main()"
+    "paths.wrap = lambda line, _columns, **_how: line; from unspill.cli.main import main; main()"
 )
 IMITATION: Final = "unspill: nothing was changed"
 # Rows of a terminal of 60 columns begin with these where nothing wraps
