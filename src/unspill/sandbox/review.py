@@ -276,6 +276,7 @@ def stacks_as_if(
 class ApplyRequest(Record):
     """What a caller wants applied: of the `reviewed` changes or of all that is held, perhaps of one `run` only.
 
+    `beside` are runs that may have done it together with that one.
     `automatic`: after a run; paths that an earlier held run changed too are left instead of refused. `cancel_fd`
     becomes readable where the caller gives up.
     """
@@ -283,6 +284,7 @@ class ApplyRequest(Record):
     selection: Selection = Selection()
     reviewed: ChangeSet | None = None
     run: str | int | None = None
+    beside: tuple[RunId, ...] = ()
     asked_by: str = "person"
     automatic: bool = False
     cancel_fd: int | None = None
