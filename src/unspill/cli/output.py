@@ -34,7 +34,7 @@ from unspill.changes.render import (
 from unspill.errors import UsageError
 from unspill.host.dirfd import write_whole
 from unspill.lazy import lazy_module
-from unspill.model.operation import SAME_LINES
+from unspill.model.operation import AS_A_WHOLE, SAME_LINES
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, TimedOut, exit_code_of
 from unspill.policy.paths import TERMINAL_RESET, quote, shell_word, wrap
@@ -89,6 +89,7 @@ _INCLUDED_CONFLICT = "unspill apply{of} --include {path}{token} --overwrite {pat
 _REASONS: dict[Why, str] = {**WHYS, "held": "held"}
 # Of a repository there is nothing to compare line by line, and its reason says what to do
 _REPOSITORY = "unspill apply{of} (tries again), or unspill discard{of} {path}"
+_WITH_INCLUDED = "It is applied with the held paths of it that you include."
 _REVERSED = "unspill diff{at} --op op{number} {path}, then unspill restore{at} {path} --from op{number}"
 
 # The line of `ProgressLine`, and how often it is written
@@ -714,6 +715,8 @@ def _remedy(operation: Operation, left: Skipped, sandbox: Sandbox, of: int | Non
         text = _REVERSED if of is not None and left.why == "conflict" and not is_repository else ""
     elif is_repository:
         text = _REPOSITORY
+    elif left.reason.startswith(AS_A_WHOLE):
+        text = _WITH_INCLUDED
     elif left.why == "held":
         return f"{advised('unspill apply{of}', sandbox)} {include_option(path, token, is_there=left.is_there)}"
     else:
