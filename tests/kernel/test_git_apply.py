@@ -308,6 +308,23 @@ def test_a_repository_that_waits_for_a_held_file_in_it_is_not_called_applied(rea
     assert not any(line.startswith(("  A .git", "  git: ")) for line in lines)
 
 
+def test_a_discard_says_which_commits_go_and_a_new_worktree_goes_without_them(readable_repository: Ground) -> None:
+    project = readable_repository.project
+    base = do("git rev-parse --short=7 HEAD", project).strip()
+    script = f"{COMMIT.format('two')} && git worktree add -q ../out"
+    assert run_cli("run", "--hold", "-c", script, cwd=project).returncode == 0
+    done = run_cli("discard", ".git/worktrees/out/gitdir", cwd=project)
+    assert b"git:" not in done.stdout
+    held = run_cli("changes", cwd=project).stdout.decode()
+    assert "two" in held
+    assert "worktrees" not in held
+    done = run_cli("discard", ".git/refs/heads/main", cwd=project)
+    assert f"  git: also discarded: main {base} -> " in done.stdout.decode()
+    assert run_cli("undo", cwd=project).returncode == 0
+    assert run_cli("apply", cwd=project).returncode == 0
+    assert do(LOG, project) == "two\nfirst\n"
+
+
 def test_many_new_branches_leave_no_branch_that_moved_out_of_the_line(readable_repository: Ground) -> None:
     many = "; ".join(f"git branch b{number}" for number in range(9))
     do("git branch AHEAD; git commit -q --allow-empty -m more", readable_repository.project)

@@ -634,7 +634,8 @@ class _Discard:
         stacks = [stack for stack in load_masked(project) if stack.sealed]
         changes = fold_changes(stacks)
         self._texts, self._olds, hunks = _texts_without(changes, selection.hunks)
-        chosen = with_whole_repositories(changes, stacks, select(changes, selection, parents=False))
+        chosen, moved = with_whole_repositories(changes, stacks, select(changes, selection, parents=False))
+        self._notes = [f"git: also discarded: {what}" for what in moved]
         kept = without(changes, chosen, hunks)
         self._paths = tuple((part.root, change.path) for part in chosen.roots for change in part.changes)
         self._count = len(changes) - len(kept) + len(self._texts)
@@ -650,7 +651,10 @@ class _Discard:
         taken = {layer.id for stack, _left in self._losing for layer in stack.sealed}
         trees = tuple(tree for tree in taken_layers(self._project.store, self._project.row.id) if tree.layer in taken)
         task = _task(self._project, self._asked_by, trees, self._count, self._settle)
-        return operate(self._project.store, task.replace(paths=self._paths))
+        return operate(self._project.store, task.replace(paths=self._paths, draft=self._draft))
+
+    def _draft(self, draft: Draft, _dirs: OpenDirs) -> None:
+        draft.notes += self._notes
 
     def _settle(self, operation: OperationId, _left: Sequence[Skipped], _marks: Sequence[int]) -> tuple[Residue, ...]:
         """Fold what stays into one layer per root."""

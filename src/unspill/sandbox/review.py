@@ -34,7 +34,7 @@ from unspill.model.run import LayerId, OpenLayer, RunId, Stack, TimeMark, Traffi
 from unspill.permissions.approvers import TerminalApprover
 from unspill.permissions.question import digest_of_held, make_question
 from unspill.policy.held import REPLACED_OBJECT
-from unspill.policy.paths import COLUMNS, quote
+from unspill.policy.paths import COLUMNS, lies_beneath, quote
 from unspill.record import Record
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.secrets import found_hidden, load_masked
@@ -567,16 +567,30 @@ def repositories_of(part: RootChanges, stack: Stack) -> tuple[Repository, ...]:
     return find_repositories(part, uppers, stack.below(), is_frozen=stack.base is not None)
 
 
-def with_whole_repositories(changes: ChangeSet, stacks: Sequence[Stack], chosen: ChangeSet) -> ChangeSet:
-    """Return what is chosen, with all of each repository that something is chosen of: it moves as a whole."""
+def with_whole_repositories(
+    changes: ChangeSet, stacks: Sequence[Stack], chosen: ChangeSet
+) -> tuple[ChangeSet, list[str]]:
+    """Return what is chosen, with all of each repository that something is chosen of, and what that moves, in words.
+
+    It moves as a whole, but for a new worktree, which nothing else needs.
+    """
     by_root = {stack.live: stack for stack in stacks}
-    parts = []
+    parts, moved = [], []
     for part, some in zip(changes.roots, chosen.roots, strict=True):
         paths = {change.path for change in some.changes}
         for repository in repositories_of(part, by_root[part.root]):
-            paths |= repository.paths if repository.paths & paths else set()
+            own = repository.paths & paths
+            rest = repository.without_worktrees(own).paths
+            if own & rest:
+                paths |= repository.paths
+                moved.append(repository.describe_moved())
+            elif own:
+                paths |= repository.paths - rest
+                places = repository.top + b"/worktrees"
+                is_last = all(change.path in paths for change in part.changes if lies_beneath(change.path, places))
+                paths |= {places} if is_last else set()
         parts.append(some.replace(changes=tuple(change for change in part.changes if change.path in paths)))
-    return chosen.replace(roots=tuple(parts))
+    return chosen.replace(roots=tuple(parts)), [what for what in moved if what]
 
 
 def ancestors(paths: Iterable[bytes]) -> set[bytes]:
