@@ -14,7 +14,7 @@ Names are loaded when they are first used: importing the package costs nothing.
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {
     "Sandbox": "unspill.sandbox.sandbox",

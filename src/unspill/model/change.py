@@ -134,6 +134,7 @@ class Selection(Record):
     `included` are held paths that the caller consents to, whatever they have; `consents` are for one content each, and
     void where another is held now. `overwrite` are conflicts in which the run's entry shall win. `sides` say by path
     what becomes of lines that both the person and a run have changed; without a word such a file is a conflict.
+    `here` is where the person stands, for what is told about paths.
     """
 
     paths: tuple[bytes, ...] = ()
@@ -143,6 +144,7 @@ class Selection(Record):
     consents: tuple[Consent, ...] = ()
     overwrite: tuple[bytes, ...] = ()
     sides: tuple[tuple[bytes, Side], ...] = ()
+    here: bytes = b""
 
     @property
     def is_everything(self) -> bool:

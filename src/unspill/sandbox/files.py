@@ -796,16 +796,19 @@ def _parts(names: Collection[bytes]) -> Iterator[list[bytes]]:
         yield part
 
 
-_READS = {beginning_of(*verb, is_reading=True): verb[0] for verb in (*READING, *LOOKING.values())}
-_VERBS = {**_READS, **{beginning_of(*verb, is_reading=False): verb[0] for verb in (WRITING, *CHANGING.values())}}
+READ_BEGINNINGS = {beginning_of(*verb, is_reading=True): verb[0] for verb in (*READING, *LOOKING.values())}
+_VERBS = {
+    **READ_BEGINNINGS,
+    **{beginning_of(*verb, is_reading=False): verb[0] for verb in (WRITING, *CHANGING.values())},
+}
 
 
 def runs_but_reads(sandbox: Sandbox, limit: int) -> tuple[tuple[Run, ...], int]:
     """Return the latest runs that do more than look at files, the youngest first, and how many others began since."""
     runs, row = sandbox._project.store.runs, sandbox._project.row.id
-    found = runs.latest(row, limit, but=_READS)
+    found = runs.latest(row, limit, but=READ_BEGINNINGS)
     since = found[-1].number if len(found) == limit > 0 else 0
-    return found, sum(runs.count(row, beginning, since=since) for beginning in _READS)
+    return found, sum(runs.count(row, beginning, since=since) for beginning in READ_BEGINNINGS)
 
 
 def verb_of(run: Run) -> str | None:

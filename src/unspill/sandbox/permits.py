@@ -188,7 +188,7 @@ def make_broker(store: Store, policy: Policy, locations: Locations, approver: Wh
         _approver(store, approver),
         grants=store.grants,
         requests=store.requests,
-        audit=Audit(store.state + b"/audit"),
+        audit=Audit(store.state + b"/audit", session=store.session),
         policy=policy,
         home=locations.home,
         own=own_directories(locations, policy),

@@ -587,7 +587,7 @@ def _tell(operation: Operation, on_change: OnChange | None) -> str | None:
 
 def _note(store: Store, *events: Event) -> str | None:
     try:
-        Audit(store.state + b"/audit").append(*events, durable=False)
+        Audit(store.state + b"/audit", session=store.session).append(*events, durable=False)
     except StoreError as error:
         return error.message
     return None

@@ -148,10 +148,11 @@ def diff_of(
     *,
     colour: bool,
     skip: Callable[[bytes], bool] = lambda _path: False,
+    here: bytes = b"",
 ) -> str:
     """Return what is held as a text that is safe to print; without paths, absolute ones, that `skip` is true of."""
     changes = changes_below(changes_of(project, run), paths, skip)
-    return "".join(line + "\n" for line in diff_lines(changes, layers_below(project, run), colour=colour))
+    return "".join(line + "\n" for line in diff_lines(changes, layers_below(project, run), colour=colour, here=here))
 
 
 def changes_below(
@@ -785,13 +786,13 @@ class PartlyChosen(Record):
         return digest_of_hunks(self.change.path, self.old, self.new, self.more)
 
 
-def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
+def read_partly_chosen(changes: ChangeSet, some: Hunks, here: bytes = b"") -> PartlyChosen:
     """Find the file that hunks are of, however its path is written, and read both sides of it.
 
     Raises:
         UsageError: there is no such change, it is too large or has no text to choose from, or it is not what was shown.
     """
-    (change,) = select(changes, Selection(hunks=(some,)), parents=False)
+    (change,) = select(changes, Selection(hunks=(some,), here=here), parents=False)
     root = next(part.root for part in changes.roots if change in part.changes)
     size = 0 if change.entry is None else change.entry.size
     if max(size, change.base_size) > LARGEST_WITH_HUNKS:
@@ -854,6 +855,8 @@ class Reviews:
 
     def __init__(self, project: Project) -> None:
         self._project = project
+        # Where the person stands, for the headings
+        self.here = b""
         self._table = project.store.shown
         self._sandbox = project.row.id
 
@@ -905,7 +908,7 @@ class Reviews:
             UsageError: there is no such file among the changes, or it has no hunks.
         """
         changes, _parts = self._look()
-        file = read_partly_chosen(changes, hunks.replace(digest=""))
+        file = read_partly_chosen(changes, hunks.replace(digest=""), self.here)
         return self._consent(file.root, file.change.path, file.digest)
 
     def note(self, review: Review) -> None:
@@ -977,6 +980,7 @@ class Reviews:
             colour=colour,
             token=token,
             seen=seen,
+            here=self.here,
         )
         there = {(part.root, change.path) for part in chosen.roots for change in part.changes}
         held, shown = [], [consent for consent in hunks if (consent.root, consent.path) in seen]

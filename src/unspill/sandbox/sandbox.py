@@ -294,17 +294,18 @@ class Looking:
         operation: str | int | None = None,
         colour: bool = False,
         skip: Callable[[bytes], bool] = lambda _path: False,
+        here: bytes = b"",
     ) -> str:
         """Return what is held, or what a run or an operation changed, as text: unified diffs, safe to print.
 
-        Nothing is shown of paths, absolute ones, that `skip` is true of.
+        Nothing is shown of paths, absolute ones, that `skip` is true of. Headings are as seen from `here`.
         """
         if operation is not None:
             wanted = review.paths_given(paths)
-            return history.operation_diff(self._project, operation, wanted, colour=colour, skip=skip)
+            return history.operation_diff(self._project, operation, wanted, colour=colour, skip=skip, here=here)
 
         wanted_names = [os.fsdecode(path) for path in review.paths_given(paths)]
-        return review.diff_of(with_held_roots(self._project), wanted_names, run, colour=colour, skip=skip)
+        return review.diff_of(with_held_roots(self._project), wanted_names, run, colour=colour, skip=skip, here=here)
 
     @property
     def reviews(self) -> review.Reviews:
@@ -731,9 +732,11 @@ class Sandbox(Looking):
         return self._operate(lambda: history.undo_operation(self._project, operation, asked_by, cancel_fd))
 
     def undo_session(
-        self, session: str | None = None, *, to: int | None = None, asked_by: str = "person"
+        self, session: str | None = None, *, to: int | None = None, asked_by: str = "person", dry_run: bool = False
     ) -> tuple[Operation, ...]:
         """Undo what a session changed, by default the last one; with `to`, what it changed after that operation.
+
+        With `dry_run` nothing is changed: `paths` and `left` of what is returned say what would be.
 
         Returns:
             What was done, the newest first; what others have changed since is left, and named in `left`.
@@ -742,7 +745,19 @@ class Sandbox(Looking):
             UsageError: there is no such session, or nothing to undo.
         """
         apply.preload(self._project.roots)
+        if dry_run:
+            return sessions.undo_session(self._project, session, to, asked_by, is_dry=True)
         done = sessions.undo_session(self._project, session, to, asked_by)
+        return tuple(record_operation(self._project.store, one, self._on_change) for one in done)
+
+    def redo_session(self, session: str | None = None, *, asked_by: str = "person") -> tuple[Operation, ...]:
+        """Redo what was undone of a session, by default of the last one; return what was done, the oldest first.
+
+        Raises:
+            UsageError: there is no such session, or nothing of it is undone.
+        """
+        apply.preload(self._project.roots)
+        done = sessions.redo_session(self._project, session, asked_by)
         return tuple(record_operation(self._project.store, one, self._on_change) for one in done)
 
     def note_edit(self, call: str, paths: Sequence[PathLike]) -> None:

@@ -34,6 +34,7 @@ from unspill.layers.trees import empty_tree, remove_tree
 from unspill.model.operation import OperationId
 from unspill.model.policy import DAY_NS
 from unspill.model.run import RunId, SandboxId
+from unspill.progress import COUNT
 from unspill.record import Record
 from unspill.sandbox.history import catch_up, judge_files
 from unspill.sandbox.project import find_own_locations, find_own_policy, with_held_roots
@@ -269,7 +270,9 @@ def _prune(
         catch_up(store, project)
     pruned = Pruned(runs=runs, bytes=spilled)
     is_complete = True
+    COUNT.begin("Deleting", len(going), "operation")
     for family in going:
+        COUNT.done += 1
         gone = _with_family(pruned, store, family)
         is_late = deadline is not None and time.monotonic() > deadline
         if not dry_run and (is_late or not remove_family(store, family)):
