@@ -978,10 +978,9 @@ class _Place:
         if self._has_moved:
             return
         text = self._kept + chunk
-        still = re.compile(_STILL)
         end = text.find(b"\x1b") % (len(text) + 1)
         shown = [text[:end]]
-        while end < len(text) and (found := still.match(text, end)) is not None:
+        while end < len(text) and (found := re.compile(_STILL).match(text, end)) is not None:
             before = text[end - 1 : end] if end else self._last
             # Whoever goes back to the beginning of a line and erases it has left nothing there
             is_erased = before == b"\r" and found[0] in (b"\x1b[K", b"\x1b[0K")
@@ -992,10 +991,11 @@ class _Place:
 
     def _keep(self, kept: bytes, shown: bytes) -> None:
         self._kept = kept
-        is_begun = len(kept) < _LONGEST_STILL and re.compile(_STILL_BEGUN).fullmatch(kept)
-        is_high = any(control in self._last + shown for control in _C1)
+        is_begun = not kept or (len(kept) < _LONGEST_STILL and re.fullmatch(_STILL_BEGUN, kept))
+        text = self._last + shown
+        is_high = b"\xc2" in text and any(control in text for control in _C1)
         controls = shown.translate(None, _HARMLESS + _STILL_CONTROLS)
-        self._has_moved = bool(controls or is_high or (kept and not is_begun))
+        self._has_moved = bool(controls or is_high or not is_begun)
         lines = shown.rsplit(b"\n", 1)
         has_text = bool(lines[-1].translate(None, b"\r\a" + _STILL_CONTROLS))
         self.is_line_open = has_text or (len(lines) == 1 and self.is_line_open)
