@@ -267,6 +267,64 @@ def test_a_summary_counts_files_of_the_project_and_says_in_one_line_what_git_did
     )
 
 
+def test_a_worktree_outside_of_the_project_is_held_and_the_commits_are_applied(readable_repository: Ground) -> None:
+    project = readable_repository.project
+    script = f"{COMMIT.format('two')} && git worktree add -q ../out && {COMMIT.format('three')}"
+    # What is outside of the project is not kept
+    _note, *lines = said(readable_repository, script)
+    assert lines[0] == "unspill: 2 added. Applied as op 1. Undo: unspill undo"
+    assert lines[1:3] == ["  A three", "  A two"]
+    assert lines[3].startswith("  git: main ")
+    held = next(at for at, line in enumerate(lines) if "not applied" in line)
+    assert lines[held] == "unspill: 1 path was not applied and is held in sandbox 'default':"
+    assert lines[held + 1].startswith("  ! .git/worktrees: held: ")
+    assert ".git/worktrees/out/gitdir" in lines[held + 1]
+    assert not any(line.startswith("  A .git") for line in lines)
+    assert do(LOG, project) == "three\ntwo\nfirst\n"
+    assert do("git status --porcelain; git fsck 2>&1; git worktree list | wc -l", project) == "1\n"
+    assert do("git log --format=%s out", project) == "two\nfirst\n"
+    assert not (project / ".git/worktrees").exists()
+    # Later ones come too, and the held one with consent
+    said(readable_repository, COMMIT.format("four"))
+    assert do(LOG, project) == "four\nthree\ntwo\nfirst\n"
+    assert readable_repository.sandbox().apply(Selection(included=(b".git/worktrees",))).left == ()
+    assert (project / ".git/worktrees/out/gitdir").exists()
+    assert run_cli("undo", cwd=project).returncode == 0
+    assert not (project / ".git/worktrees/out").exists()
+    assert do(LOG, project) == "four\nthree\ntwo\nfirst\n"
+
+
+def test_a_repository_that_waits_for_a_held_file_in_it_is_not_called_applied(readable_repository: Ground) -> None:
+    project = readable_repository.project
+    base = do("git rev-parse --short=7 HEAD", project).strip()
+    module = "mkdir .git/modules && git init -q --separate-git-dir .git/modules/m m"
+    module += " && echo true > .git/modules/m/hooks/post-commit"
+    lines = said(readable_repository, f"{module} && {COMMIT.format('two')}")
+    assert do(LOG, project) == "first\n"
+    assert lines[1:4] == ["  A m/", "  A m/.git", "  A two"]
+    (line,) = (line for line in lines if line.startswith("  ! .git: "))
+    assert "git's own files are applied together, and .git/modules/m/hooks/post-commit is held; not applied: " in line
+    assert f"main {base} -> " in line
+    assert not any(line.startswith(("  A .git", "  git: ")) for line in lines)
+
+
+def test_a_discard_says_which_commits_go_and_a_new_worktree_goes_without_them(readable_repository: Ground) -> None:
+    project = readable_repository.project
+    base = do("git rev-parse --short=7 HEAD", project).strip()
+    script = f"{COMMIT.format('two')} && git worktree add -q ../out"
+    assert run_cli("run", "--hold", "-c", script, cwd=project).returncode == 0
+    done = run_cli("discard", ".git/worktrees/out/gitdir", cwd=project)
+    assert b"git:" not in done.stdout
+    held = run_cli("changes", cwd=project).stdout.decode()
+    assert "two" in held
+    assert "worktrees" not in held
+    done = run_cli("discard", ".git/refs/heads/main", cwd=project)
+    assert f"  git: also discarded: main {base} -> " in done.stdout.decode()
+    assert run_cli("undo", cwd=project).returncode == 0
+    assert run_cli("apply", cwd=project).returncode == 0
+    assert do(LOG, project) == "two\nfirst\n"
+
+
 def test_many_new_branches_leave_no_branch_that_moved_out_of_the_line(readable_repository: Ground) -> None:
     many = "; ".join(f"git branch b{number}" for number in range(9))
     do("git branch AHEAD; git commit -q --allow-empty -m more", readable_repository.project)

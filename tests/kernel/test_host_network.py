@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.terminal_person import at_terminal
 from tests.support import Ground, run_cli
 from unspill import RunResult, Sandbox
 from unspill.errors import PolicyError
@@ -66,6 +67,19 @@ def test_a_run_without_it_reaches_neither(ground: Ground, doors: list[str], mode
     result = reach(ground, doors, mode=mode, network=network)
     assert result.stdout.kept() == b"not reached\nnot reached\n"
     assert HOST_NETWORK not in result.warnings
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_command_on_a_terminal_has_it_only_if_the_person_says_so(
+    ground: Ground, doors: list[str], is_asked: bool
+) -> None:
+    ground.configure('[network]\nmode = "host"\n')
+    command = ["--", "python3", "-c", f"import os; assert os.isatty(0)\n{REACH}", *doors]
+    words = ("run", *["--network"] * is_asked, *command)
+    code, seen = at_terminal(*words, cwd=ground.project, answer="y\n" * is_asked)
+    assert code == 0, seen
+    answer = "reached" if is_asked else "not reached"
+    assert f"{answer}\n{answer}\n" in seen
 
 
 def test_every_run_that_has_it_says_so(ground: Ground, doors: list[str]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.kernel.terminal_person import at_terminal
 from tests.prepared import PREPARED, PROGRAM
 from tests.support import Ground, lasting, parent_of, processes_with, run_cli, starts
 from unspill.cli.run import TerminalOutput, print_background
@@ -97,6 +98,29 @@ def test_a_background_run_shares_its_sandbox_with_the_next_runs_until_it_is_stop
     assert cli("logs", "1").stdout == b"up\nnew\nbye\n"
     until(lambda: cli("undo").returncode != 0)
     assert tree(ground.project) == before
+
+
+def test_each_run_beside_it_is_applied_at_its_end_and_the_log_names_all_that_may_have_done_it(
+    ground: Ground, cli: Any
+) -> None:
+    cli("run", "-d", "-c", "echo up > state; sleep 1000")
+    code, seen = at_terminal("run", "-c", "until test -e state; do sleep 0.1; done; echo 2 > two", cwd=ground.project)
+    assert (code, "2 added. Applied as op 1." in seen) == (0, True), seen
+    assert tree(ground.project) == {"state": b"up\n", "two": b"2\n"}
+    cli("run", "-c", "echo 3 > three")
+    cli("run", "-d", "-c", "echo 4 > four; echo done")
+    until(lambda: keepers(cli)[0]["runs"][-1]["alive"] is False)
+    cli("stop")
+    assert tree(ground.project) == {"state": b"up\n", "two": b"2\n", "three": b"3\n", "four": b"4\n"}
+    told = {line.split()[0]: line for line in cli("log").stdout.decode().splitlines()}
+    assert "1 changed, op1 (shared), op2 (shared), op3 (shared)" in told["run1"]
+    assert "2 changed, op1 (shared)  " in told["run2"]
+    assert "1 changed, op2 (shared)  " in told["run3"]
+    assert " op3 (shared)  " in told["run4"]
+    assert "no change" not in told["run4"]
+    # Whoever names a run undoes what it shared
+    assert cli("undo", "run4").returncode == 0
+    assert not (ground.project / "four").exists()
 
 
 # Has decided to run without a keeper when another process starts one
@@ -334,14 +358,16 @@ def test_a_shell_beside_it_has_a_terminal(ground: Ground, cli: Any, monkeypatch:
         os.chdir(ground.project)
         os.execv(PROGRAM, [PROGRAM, "shell"])
     printed = b""
-    os.write(fd, b"test -t 0 && echo typed > w && mv w wish; exit 4\r")
+    os.write(fd, b"test -t 0 && echo typed > w && mv w wish; echo x > kept; exit 4\r")
     try:
         while chunk := os.read(fd, 1 << 16):
             printed += chunk
     except OSError:
         os.close(fd)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4, printed
-    assert b"What it changed is taken when run 1 has ended" in printed
+    # A checkpoint at its end
+    assert b"Applied as op 1" in printed
+    assert (ground.project / "kept").read_text() == "x\n"
     assert until(lambda: b"typed" in cli("logs").stdout)
 
 

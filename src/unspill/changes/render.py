@@ -190,12 +190,22 @@ def applied_part(changes: ChangeSet, operation: Operation) -> ChangeSet:
     left = {(operation.roots[one.root], one.path) for one in operation.left}
     # A repository that was left stands for all in it that moves with it
     repositories = tuple(root + b"/" + path + b"/" for root, path in left if path.endswith(b".git"))
+    # So do the new worktrees and submodules of one
+    members = tuple(place + name for place in repositories for name in (b"worktrees/", b"modules/"))
     parts = []
     for part in changes.roots:
         # What is in a new directory can't be where that directory is not
         outer = tuple(c.path + b"/" for c in part.changes if c.kind == "added" and (part.root, c.path) in left)
         kept = [c for c in part.changes if (part.root, c.path) not in left and not c.path.startswith(outer)]
-        own = [c for c in kept if (part.root + b"/" + c.path).startswith(repositories) and not without_own_files([c])]
+        own = [
+            c
+            for c in kept
+            if (part.root + b"/" + c.path).startswith(repositories)
+            and (
+                not without_own_files([c])
+                or (c.kind == "added" and (part.root + b"/" + c.path + b"/").startswith(members))
+            )
+        ]
         parts.append(part.replace(changes=tuple(c for c in kept if c not in own) if own else tuple(kept)))
     return changes.replace(roots=tuple(parts))
 

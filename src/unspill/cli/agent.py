@@ -227,9 +227,9 @@ class _AgentOutput(TerminalOutput):
         super().__init__()
         self.printed_s = time.monotonic()
 
-    def note(self, content: bytes) -> None:
+    def note(self, content: bytes, *, is_in_order: bool = True) -> None:
         self.printed_s = time.monotonic()
-        super().note(content)
+        super().note(content, is_in_order=is_in_order)
 
 
 class _Checkpoints:

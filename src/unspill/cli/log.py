@@ -370,15 +370,23 @@ def _fate(record: Run, applied: Sequence[Operation], undone: Mapping[OperationId
     """Return what a run changed, and what became of it."""
     if not record.sandboxed:
         return "not sandboxed"
-    words = [f"op{one.number}" + (" undone" if one.id in undone else "") for one in applied[-_FEW:]]
+    words = [
+        f"op{one.number}" + " (shared)" * _is_shared(record, one) + " undone" * (one.id in undone)
+        for one in applied[-_FEW:]
+    ]
     words = [
         word if one.kind == "apply" else f"{one.kind}ed {word}"
         for one, word in zip(applied[-_FEW:], words, strict=True)
     ]
     words += ["held"] if record.held else []
     if not record.changed:
-        return ", ".join(["no change", *words])
+        return ", ".join(words if record.shared_with and words else ["no change", *words])
     return ", ".join([f"{record.changed} changed", *(words or ["not applied"])])
+
+
+def _is_shared(record: Run, operation: Operation) -> bool:
+    """Tell whether an operation has changes that others may have made, who ran beside a run in one sandbox."""
+    return bool(record.shared_with) and len(operation.runs) > 1
 
 
 def _operation_line(sandbox: Sandbox, operation: Operation, undone: Mapping[OperationId, Operation]) -> LogLine:

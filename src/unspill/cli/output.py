@@ -35,7 +35,8 @@ from unspill.changes.render import (
 )
 from unspill.errors import UsageError
 from unspill.host.dirfd import write_whole
-from unspill.model.operation import SAME_LINES
+from unspill.lazy import lazy_module
+from unspill.model.operation import AS_A_WHOLE, SAME_LINES
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, TimedOut, exit_code_of
 from unspill.policy.paths import TERMINAL_RESET, quote, shell_word, wrap
@@ -46,6 +47,7 @@ from unspill.sandbox.secrets import is_about_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Sequence
     from typing import Any, Literal, Self
 
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from unspill.sandbox.sandbox import Sandbox
 
     Style = Literal["name", "dim", "bad", "good", "held", "who"]
+else:
+    re = lazy_module("re")  # lazy: terminal
 
 _STYLES: dict[Style, str] = {"name": "1", "dim": "2", "bad": "31", "good": "32", "held": "33", "who": "36"}
 # Exit code: something was skipped; the rest was done
@@ -95,6 +99,7 @@ _INCLUDED_CONFLICT = "unspill apply{of} --include {path}{token} --overwrite {pat
 _REASONS: dict[Why, str] = {**WHYS, "held": "held"}
 # Of a repository there is nothing to compare line by line, and its reason says what to do
 _REPOSITORY = "unspill apply{of} (tries again), or unspill discard{of} {path}"
+_WITH_INCLUDED = "It is applied with the held paths of it that you include."
 _REVERSED = "unspill diff{at} --op op{number} {path}, then unspill restore{at} {path} --from op{number}"
 
 # The line of `ProgressLine`, and how often it is written
@@ -124,6 +129,18 @@ _PLAIN_TEXT = b"\x1b[0m"
 _LEAVE_ALTERNATE = b"\x1b[?1049l"
 # Palette, text, background and cursor; the last one is the Linux console's
 _USUAL_COLOURS = b"\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\\x1b]112\x1b\\\x1b]R\x1b\\"
+# What leaves the cursor in its row: colours, erasures, columns, how keys and the mouse are sent, whether the cursor is
+# shown, letters, questions, titles, links, palettes. Nothing that saves or restores a cursor or sets margins
+_STILL_MODES = rb"(?:1|5|9|12|25|100[023456]|101[56]|2004|2026)"
+_STILL = (
+    rb"\x1b(?:\[(?:[0-9;:]*[mKCDGcn]|0?J|[<=>?][0-9;:]*[umnc]|[0-9]* q|\?%b(?:;%b)*[hl])|[=>\\]|[()*+][0-9A-Z]"
+    rb"|\](?:[012478]|1[0-2]|52|104|11[0-2]|133)(?:;[^\x00-\x1f\x7f]*)?(?:\x07|\x1b\\))"
+) % (_STILL_MODES, _STILL_MODES)
+# What may be the beginning of one
+_STILL_BEGUN = rb"\x1b(?:\[[<=>?]?[0-9;:]* ?|[()*+]|\][^\x00-\x1f\x7f]*\x1b?)?"
+_LONGEST_STILL = 4096
+# Controls that go with them: padding, and other letters
+_STILL_CONTROLS = b"\x00\x0e\x0f"
 # Nothing is below the last line, whatever lies above
 _TO_THE_END = b"\x1b[?6l\x1b[9999;1H\r\n"
 # Reorder what is shown: embeddings, overrides, isolates
@@ -804,6 +821,8 @@ def _remedy(operation: Operation, left: Skipped, sandbox: Sandbox, of: int | Non
         text = _REVERSED if of is not None and left.why == "conflict" and not is_repository else ""
     elif is_repository:
         text = _REPOSITORY
+    elif left.reason.startswith(AS_A_WHOLE):
+        text = _WITH_INCLUDED
     elif left.why == "held":
         return f"{advised('unspill apply{of}', sandbox)} {include_option(path, token, is_there=left.is_there)}"
     else:
@@ -887,14 +906,19 @@ class Traces:
         self._has_sequences = False
         self._has_strings = False
         self._is_wild = False
+        self._place = _Place()
 
     @property
     def is_wild(self) -> bool:
         """Whether it was more than text and colours: it may have asked the terminal something."""
         return self._is_wild
 
-    def note(self, chunk: bytes) -> None:
-        """Look at what is written."""
+    def note(self, chunk: bytes, *, is_in_order: bool = True) -> None:
+        """Look at what is written; `is_in_order` with all else that the terminal gets."""
+        if is_in_order:
+            self._place.note(chunk)
+        else:
+            self._place.lose()
         text = self._kept + chunk
         end = len(text) - _unfinished(text)
         self._kept = text[end:]
@@ -909,6 +933,9 @@ class Traces:
         self._look(self._kept)
         if self._is_wild:
             colours = _USUAL_COLOURS if self._has_strings else b""
+            if self._place.is_last:
+                new_line = b"\n" if is_read and self._place.is_line_open else b""
+                return TERMINAL_RESET + colours + b"\r" + new_line
             return TERMINAL_RESET + _LEAVE_ALTERNATE + TERMINAL_RESET + colours + _TO_THE_END
         new_line = b"\n" if is_read and (self._is_line_open or self._kept) else b""
         return (_PLAIN_TEXT if self._has_sequences else b"") + new_line
@@ -927,6 +954,51 @@ class Traces:
             while at >= 0 and not self._is_wild:
                 self._is_wild = not _sequence(decoded, at)
                 at = decoded.find("\x1b", at + 1)
+
+
+class _Place:
+    """Whether output, chunk by chunk, surely left the cursor in its last row, and whether there is text in that row."""
+
+    def __init__(self) -> None:
+        self._kept = self._last = b""
+        self._has_moved = False
+        self.is_line_open = False
+
+    def lose(self) -> None:
+        """Have it unknown from now on."""
+        self._has_moved = True
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing of the output can be below the cursor."""
+        return not self._has_moved and not self._kept
+
+    def note(self, chunk: bytes) -> None:
+        """Look at what is written."""
+        if self._has_moved:
+            return
+        text = self._kept + chunk
+        end = text.find(b"\x1b") % (len(text) + 1)
+        shown = [text[:end]]
+        while end < len(text) and (found := re.compile(_STILL).match(text, end)) is not None:
+            before = text[end - 1 : end] if end else self._last
+            # Whoever goes back to the beginning of a line and erases it has left nothing there
+            is_erased = before == b"\r" and found[0] in (b"\x1b[K", b"\x1b[0K")
+            end = text.find(b"\x1b", found.end()) % (len(text) + 1)
+            shown.append(b"\n" * is_erased + text[found.end() : end])
+        self._keep(text[end:], b"".join(shown))
+        self._last = text[end - 1 : end] or self._last
+
+    def _keep(self, kept: bytes, shown: bytes) -> None:
+        self._kept = kept
+        is_begun = not kept or (len(kept) < _LONGEST_STILL and re.fullmatch(_STILL_BEGUN, kept))
+        text = self._last + shown
+        is_high = b"\xc2" in text and any(control in text for control in _C1)
+        controls = shown.translate(None, _HARMLESS + _STILL_CONTROLS)
+        self._has_moved = bool(controls or is_high or not is_begun)
+        lines = shown.rsplit(b"\n", 1)
+        has_text = bool(lines[-1].translate(None, b"\r\a" + _STILL_CONTROLS))
+        self.is_line_open = has_text or (len(lines) == 1 and self.is_line_open)
 
 
 def _unfinished(text: bytes) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from unspill.changes.render import named, to_plain
+from unspill.changes.render import named, safe_text, to_plain
 from unspill.changes.select import did_you_mean
 from unspill.cli.log import absolute_path, find_named, is_name, operation_of
 from unspill.cli.main import COLOR, EVENTS, RUN, SESSION, Option, open_sandbox, operation_word, verb
@@ -221,7 +221,7 @@ def discard(arguments: Arguments) -> int:
     elif operation.number:
         count = count_text(operation.changed, "held change")
         print(fit(f"Discarded {count} (op {operation.number}). {advised('Undo: unspill undo{at}', sandbox)}"))
-        for line in change_lines(sandbox, operation):
+        for line in (*change_lines(sandbox, operation), *(f"  {safe_text(note)}" for note in operation.notes)):
             print(fit(line))
     else:
         print(NOTHING_HELD)

@@ -722,11 +722,11 @@ class TerminalOutput:
         else:
             self.keep_back(event)
 
-    def note(self, content: bytes) -> None:
-        """Look at what goes to the terminal as it is."""
+    def note(self, content: bytes, *, is_in_order: bool = True) -> None:
+        """Look at what goes to the terminal as it is; what a program in between shows may come at any time."""
         if self._traces is None:
             self._traces = output.Traces()
-        self._traces.note(content)
+        self._traces.note(content, is_in_order=is_in_order)
 
     def settle(self) -> bool:
         """Take back what the command left in a terminal: ours come next. Tell if it was more than colours."""
@@ -767,7 +767,7 @@ class TerminalOutput:
         except OSError as error:
             self._lost[stream] = error.strerror or str(error)
         if self._terminals and content and self._may_be_shown(stream):
-            self.note(content)
+            self.note(content, is_in_order=False)
 
     def _may_be_shown(self, stream: StreamName) -> bool:
         """Tell whether a stream leads to a terminal, by itself or by way of another program such as `tee`."""

@@ -30,13 +30,15 @@ from unspill.git.files import (
     is_ref_name,
     part_of,
     repository_of,
+    short_ref,
 )
 from unspill.plan.view import parse_gitconfig
+from unspill.policy.paths import quote
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence, Set
 
     from unspill.git.files import Part
     from unspill.model.change import Change, EntryKind, RootChanges
@@ -51,6 +53,7 @@ _NO_LINKS = (b"refs", b"packed-refs", b"objects", b"logs", b"index")
 _MOST_REFS = 200_000
 _MOST_FILES = 10_000
 _MOST_MEMBERS = 1000
+_MOST_NAMED = 3
 
 REFTABLE = "it keeps its references in a reftable, which unspill can't update"
 ODD_INDEX = "unspill can't read its index, or the index has a path that git would refuse, in .git for example"
@@ -375,6 +378,34 @@ class Repository(Record):
     def new_members(self) -> tuple[bytes, ...]:
         """Return the prefixes of worktrees and submodules that come as a whole."""
         return tuple(member for member in self.after.members if member not in self.base.members)
+
+    def without_worktrees(self, held: Set[bytes]) -> Repository:
+        """Return it without the new worktrees that some of these paths lie in: nothing else in it needs them."""
+        found = {
+            self.top + b"/" + member: member
+            for member in self.new_members()
+            if b"worktrees/" in member and any(path.startswith(self.top + b"/" + member) for path in held)
+        }
+        if not found:
+            return self
+        places, members = tuple(found), tuple(found.values())
+        after = self.after.replace(
+            refs={name: value for name, value in self.after.refs.items() if not name.startswith(members)},
+            files={name: value for name, value in self.after.files.items() if not name.startswith(members)},
+            members=tuple(member for member in self.after.members if member not in members),
+        )
+        tied = tuple(change for change in self.tied if not (change.path + b"/").startswith(places))
+        return self.replace(after=after, tied=tied)
+
+    def describe_moved(self) -> str:
+        """Return in words where branches, tags and HEAD would go."""
+        found = []
+        for name in self.moved():
+            pair = [values.get(name, b"nothing") for values in (self.base.refs, self.after.refs)]
+            if any(is_object_name(value) for value in pair):
+                found.append(f"{quote(short_ref(name))} {' -> '.join(value[:7].decode() for value in pair)}")
+        more = [f"{len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+        return ", ".join([*found[:_MOST_NAMED], *more])
 
     def replaced(self) -> tuple[bytes, ...]:
         """Return the references that make git take one object for another, as far as they are new."""

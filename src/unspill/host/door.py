@@ -71,14 +71,7 @@ NO_DIRECTORY, NO_PROGRAM, NO_TERMINAL, NO_SOCKET, NOT_AS_BEFORE = range(5)
 HAS_OTHERS, IS_CHANGED = 1, 2
 FRAME_BYTES = 12
 
-_NAMESPACES = (
-    libc.CLONE_NEWUSER
-    | libc.CLONE_NEWNS
-    | libc.CLONE_NEWNET
-    | libc.CLONE_NEWIPC
-    | libc.CLONE_NEWUTS
-    | libc.CLONE_NEWCGROUP
-)
+_NAMESPACES = libc.CLONE_NEWUSER | libc.CLONE_NEWNS | libc.CLONE_NEWIPC | libc.CLONE_NEWUTS | libc.CLONE_NEWCGROUP
 _NAME = b"unspill-door"
 _SOCKET_FD = 3
 _TRIES, _PAUSE_S = 5000, 0.001
@@ -161,10 +154,17 @@ class Protection:
     """What a door takes on before it starts anything: all that bwrap gives a command.
 
     It is made in the spawner, before the fork: what a door finds when it looks at itself, somebody inside may have
-    changed by then.
+    changed by then. Only where the sandbox `shares_network` with the spawner, the door stays in that.
     """
 
-    def __init__(self, limits: tuple[tuple[int, int], ...], program: bytes, fence: Fencing | None) -> None:
+    def __init__(
+        self,
+        limits: tuple[tuple[int, int], ...],
+        program: bytes,
+        fence: Fencing | None,
+        *,
+        shares_network: bool = False,
+    ) -> None:
         found = [resource.getrlimit(number) for number in _LIMITS]
         for kind, wanted in limits:
             hard = found[kind][1]
@@ -175,6 +175,8 @@ class Protection:
         self.processors = os.sched_getaffinity(0)
         self.program = program
         self.fence = fence
+        # The kernel lets nobody but root enter the host's, not even who is there already
+        self.namespaces = _NAMESPACES if shares_network else _NAMESPACES | libc.CLONE_NEWNET
 
     def take_on(self) -> None:
         """Protect others from this process and all that it starts, for good."""
@@ -202,7 +204,7 @@ def be_door(init: int, to: int, begin: int, protection: Protection) -> NoReturn:
         sock = _move_in(init, to)
         try:
             take_name(_NAME)
-            libc.setns(_SOCKET_FD + 1, _NAMESPACES)
+            libc.setns(_SOCKET_FD + 1, protection.namespaces)
             os.close(_SOCKET_FD + 1)
             os.chdir("/")
             libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)

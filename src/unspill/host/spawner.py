@@ -504,11 +504,12 @@ class LiveRun(SpawnedRun):
 
     def _answer(self, words: Any, descriptors: list[int]) -> None:
         match words:
-            case ("door", program, fence):
+            case ("door", program, fence, shares_network):
                 if not descriptors:
                     # The kernel drops descriptors that do not fit
                     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-                made = self._make_door(descriptors[0], door.Protection(self.job.limits, program, fence))
+                protection = door.Protection(self.job.limits, program, fence, shares_network=shares_network)
+                made = self._make_door(descriptors[0], protection)
                 try_send(self.reply, ("made",), (made,))
             case ("attach", overlays):
                 self._attach(overlays)

@@ -103,13 +103,17 @@ _DROPPED = os.fsdecode(DROPPED_SUFFIX)
 
 
 class OpenRun(Record):
-    """A run that may begin: each stack, cache and directory of a rootfs has an open layer of its own on top."""
+    """A run that may begin: each stack, cache and directory of a rootfs has an open layer of its own on top.
+
+    `beside` are other runs that may have written there too, since the last checkpoint.
+    """
 
     run: Run
     project: bytes
     stacks: tuple[Stack, ...]
     caches: tuple[CacheLayer, ...] = ()
     rootfs: tuple[CacheLayer, ...] = ()
+    beside: tuple[RunId, ...] = ()
 
 
 # The thread that looks for secrets, which takes a second at most

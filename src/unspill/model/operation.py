@@ -31,6 +31,8 @@ else:
 
 # Why a text that both have edited could not be merged; then come their places
 SAME_LINES = "you and the run changed the same lines"
+# Of a repository that waits for something that is held in it
+AS_A_WHOLE = "git's own files are applied together"
 
 
 class Entry(Record):

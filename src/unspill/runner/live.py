@@ -42,7 +42,7 @@ from unspill.host.door import (
 )
 from unspill.host.job import is_dead, memory_file, receive_bytes, send
 from unspill.layers.locks import is_given_up
-from unspill.model.plan import File, Overlay, Plan, Tmpfs
+from unspill.model.plan import File, HostNetwork, Overlay, Plan, Tmpfs
 from unspill.model.run import NeverStarted
 from unspill.plan.argv import build_fence, handled_rights, rule_rights
 from unspill.plan.build import COMMAND_FILE
@@ -521,7 +521,8 @@ class LiveSandbox:
         self._door, self._is_door_new = ours, True
         self._is_fence_old = False
         try:
-            self._launched.ask(("door", plan.filter, fence), (theirs.fileno(),))
+            shares_network = isinstance(plan.network, HostNetwork)
+            self._launched.ask(("door", plan.filter, fence, shares_network), (theirs.fileno(),))
             self._expected.append("made")
         finally:
             theirs.close()

@@ -337,7 +337,7 @@ class _Apply:
 
     def _runs(self) -> tuple[str, ...]:
         if self._request.run is not None:
-            return (get_run(self._project, self._request.run).id,)
+            return (*self._request.beside, get_run(self._project, self._request.run).id)
         return tuple(dict.fromkeys(layer.run for stack in self._stacks for layer in stack.sealed))
 
     def _partial_contents(self) -> tuple[Contents, Contents]:
@@ -634,7 +634,8 @@ class _Discard:
         stacks = [stack for stack in load_masked(project) if stack.sealed]
         changes = fold_changes(stacks)
         self._texts, self._olds, hunks = _texts_without(changes, selection.hunks)
-        chosen = with_whole_repositories(changes, stacks, select(changes, selection, parents=False))
+        chosen, moved = with_whole_repositories(changes, stacks, select(changes, selection, parents=False))
+        self._notes = [f"git: also discarded: {what}" for what in moved]
         kept = without(changes, chosen, hunks)
         self._paths = tuple((part.root, change.path) for part in chosen.roots for change in part.changes)
         self._count = len(changes) - len(kept) + len(self._texts)
@@ -650,7 +651,10 @@ class _Discard:
         taken = {layer.id for stack, _left in self._losing for layer in stack.sealed}
         trees = tuple(tree for tree in taken_layers(self._project.store, self._project.row.id) if tree.layer in taken)
         task = _task(self._project, self._asked_by, trees, self._count, self._settle)
-        return operate(self._project.store, task.replace(paths=self._paths))
+        return operate(self._project.store, task.replace(paths=self._paths, draft=self._draft))
+
+    def _draft(self, draft: Draft, _dirs: OpenDirs) -> None:
+        draft.notes += self._notes
 
     def _settle(self, operation: OperationId, _left: Sequence[Skipped], _marks: Sequence[int]) -> tuple[Residue, ...]:
         """Fold what stays into one layer per root."""
@@ -745,10 +749,12 @@ def apply_run(
     changes: ChangeSet,
     stacks: tuple[Stack, ...],
     own: Mapping[bytes, OwnEntries] | None = None,
+    beside: tuple[RunId, ...] = (),
 ) -> Applied:
     """Apply the changes of a run that is sealed on top of its stacks; a failure to apply leaves them held.
 
-    With `own` there were checkpoints, and `changes` are only those of all that is in the layers that are still to go.
+    `beside` are runs that may have made them too. With `own` there were checkpoints, and `changes` are only those of
+    all that is in the layers that are still to go.
     """
     preload(project.roots, after_run=True)
     uppers = tuple(layer.upper for stack in stacks for layer in stack.sealed)
@@ -758,7 +764,8 @@ def apply_run(
     if own is not None:
         reviewed = changes.replace(layers=())
     try:
-        operation = apply_held(project, ApplyRequest(reviewed=reviewed, run=run, asked_by="run", automatic=True), own)
+        request = ApplyRequest(reviewed=reviewed, run=run, beside=beside, asked_by="run", automatic=True)
+        operation = apply_held(project, request, own)
     except UnspillError as error:
         return Applied(is_held=True, problem=error.message)
     return _as_applied(project, operation)
@@ -780,11 +787,12 @@ def apply_checkpoint(
     stacks: tuple[Stack, ...],
     own: Mapping[bytes, OwnEntries],
     selection: Selection | None = None,
+    beside: tuple[RunId, ...] = (),
 ) -> Applied:
     """Apply changes of a copy of the layers of a run that goes on; the copy is on top of the stacks, and stays.
 
-    `own` are entries that earlier ones have put there; those of this one are added. A `selection` is a person's. The
-    sandbox's lock is held.
+    `beside` are runs that may have made them too. `own` are entries that earlier ones have put there; those of this one
+    are added. A `selection` is a person's. The sandbox's lock is held.
 
     Raises:
         UsageError: the selection chooses nothing.
@@ -794,7 +802,7 @@ def apply_checkpoint(
     uppers = tuple(layer.upper for stack in stacks for layer in stack.sealed)
     is_all = all(layer.run == run for stack in stacks for layer in stack.sealed)
     reviewed = changes.replace(layers=uppers if is_all else ())
-    request = ApplyRequest(reviewed=reviewed, run=run, asked_by="run", automatic=True)
+    request = ApplyRequest(reviewed=reviewed, run=run, beside=beside, asked_by="run", automatic=True)
     if selection is not None:
         # Still a run's: the layer that it is of stays, so undoing it changes nothing of what is held
         request = request.replace(selection=selection)

@@ -103,7 +103,8 @@ class SpanCopies:
             chosen = self.only(whole, since) if selection is None else whole
             if selection is not None or (is_applied and chosen):
                 stacks = tuple(self._with_copy(stack, under_way.run.id) for stack in under_way.stacks)
-                applied = apply_checkpoint(self._project, under_way.run.id, chosen, stacks, self.own, selection)
+                run, beside = under_way.run.id, under_way.beside
+                applied = apply_checkpoint(self._project, run, chosen, stacks, self.own, selection, beside)
             elif is_applied:
                 applied = Applied()
         finally:

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from unspill.model.change import Selection
     from unspill.model.plan import CacheLayer, Places, Plan
     from unspill.model.policy import After, Limits
-    from unspill.model.run import Event, Run, Traffic
+    from unspill.model.run import Event, Run, RunId, Traffic
     from unspill.network.proxy import Gate
     from unspill.permissions.broker import Broker
     from unspill.runner import background
@@ -150,9 +150,15 @@ class Span:
         self.copies: checkpoints.SpanCopies | None = None
         # Whether nothing was written to it, and no run has it; what lies below may be gone by then
         self.is_kept = False
-        # Those that have not ended, and the numbers of all that shared it
+        # Those that have not ended, the numbers of all that shared it, and those alive since the last checkpoint
         self.alive: list[Run] = []
         self.numbers: list[int] = []
+        self.writers: list[RunId] = []
+
+    def shared(self) -> OpenRun:
+        """Return the run that has the layers, with those that may have written there too."""
+        beside = tuple(run for run in self.writers if run != self.under_way.run.id)
+        return self.under_way.replace(beside=beside)
 
     def plans_like(self, spec: RunSpec) -> bool:
         """Tell whether the plan of a command differs from that of this span in nothing but the command."""
@@ -303,7 +309,7 @@ class Live:
 
     def _run(self, spec: RunSpec) -> RunResult:
         entered = self._enter(spec)
-        return never_begun(self._project) if entered is None else self._follow(*entered, is_settled=True)
+        return never_begun(self._project) if entered is None else self._follow(*entered, is_awaited=lambda: True)
 
     def checkpoint(self, *, after: After | None = None, selection: Selection | None = None) -> checkpoints.Checkpoint:
         """Tell what was changed since the last checkpoint, though commands go on; they stand still for a moment.
@@ -330,10 +336,11 @@ class Live:
             span.copies = checkpoints.SpanCopies(self._project)
         try:
             is_applied = after == "apply"
-            found = span.copies.take(self._live, span.under_way, span.plan, selection, is_applied=is_applied)
+            found = span.copies.take(self._live, span.shared(), span.plan, selection, is_applied=is_applied)
         except SandboxUnavailable as error:
             return checkpoints.Checkpoint(changes=ChangeSet(roots=()), unsettled=error.message)
         self._project.store.runs.share(self._project.row.id, span.numbers)
+        span.writers = [run.id for run in span.alive]
         return found.replace(held=found.held and after != "discard")
 
     def start(
@@ -432,7 +439,7 @@ class Live:
             assert entered is not None
             side.run = entered[1]
             side.order = lambda *words: self._live.order(side.run.id, words)
-            return self._follow(*entered)
+            return self._follow(*entered, is_awaited=lambda: side.seat is not None)
 
         terminal = KeptTerminal(side, run, size)
         self._remember(terminal)
@@ -538,7 +545,7 @@ class Live:
                 raise
             span.locks = locks
             run = span.under_way.run
-            span.alive, span.numbers, span.is_kept = [run], [run.number], False
+            span.alive, span.numbers, span.writers, span.is_kept = [run], [run.number], [run.id], False
             self._span = span
             return span, run, spec, span.plan
 
@@ -579,6 +586,7 @@ class Live:
         run = begin_beside(self._project.store, self._project.row, spec.argv, spec.cwd, spec.after_cancel, spec.limits)
         span.alive.append(run)
         span.numbers.append(run.number)
+        span.writers.append(run.id)
         return span, run, spec, plan
 
     def _again(self, span: Span, spec: RunSpec) -> Span | None:
@@ -680,9 +688,9 @@ class Live:
         plan: Plan,
         *,
         is_background: bool = False,
-        is_settled: bool = False,
+        is_awaited: Callable[[], bool] = lambda: False,
     ) -> RunResult:
-        """Perform a run that was entered, and end it; beside others with a checkpoint, if it is to be settled."""
+        """Perform a run that was entered, and end it; beside others with a checkpoint, if somebody waits for it."""
         begun = time.monotonic()
         gate = span.gate if run.id == span.under_way.run.id else None
         result = None
@@ -697,7 +705,7 @@ class Live:
                 self._fail(span, run, spec, error)
                 raise
             with DeferredSignals():
-                result = self._leave(span, run, spec, plan, performed, begun, is_settled=is_settled)
+                result = self._leave(span, run, spec, plan, performed, begun, is_settled=is_awaited())
                 if performed.raised is not None:
                     raise performed.raised
             if spec.on_event is not None:
@@ -818,7 +826,7 @@ class Live:
                 self._hold_failed(span, spec, error)
                 raise
             try:
-                closing = (self._project, spec, span.masks, span.under_way, plan, performed, changes, traffic, begun)
+                closing = (self._project, spec, span.masks, span.shared(), plan, performed, changes, traffic, begun)
                 use = span.locks if isinstance(span.locks, StackUse) and self._is_isolated else None
                 result = close_run(*closing, use, span.copies)
             finally:

@@ -27,21 +27,21 @@ from unspill.errors import DeniedError, UsageError
 from unspill.git.files import repository_of
 from unspill.layers.locks import lock_sandbox, upper_dir, work_dir
 from unspill.model.change import ChangeSet, Consent, RootChanges, Selection
-from unspill.model.operation import Skipped
+from unspill.model.operation import AS_A_WHOLE, Skipped
 from unspill.model.permission import Denied, HeldPath
 from unspill.model.plan import CacheLayer
 from unspill.model.run import LayerId, OpenLayer, RunId, Stack, TimeMark, Traffic
 from unspill.permissions.approvers import TerminalApprover
 from unspill.permissions.question import digest_of_held, make_question
 from unspill.policy.held import REPLACED_OBJECT
-from unspill.policy.paths import COLUMNS
+from unspill.policy.paths import COLUMNS, lies_beneath, quote
 from unspill.record import Record
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.secrets import found_hidden, load_masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from unspill.apply.guard import Judged
@@ -277,6 +277,7 @@ def stacks_as_if(
 class ApplyRequest(Record):
     """What a caller wants applied: of the `reviewed` changes or of all that is held, perhaps of one `run` only.
 
+    `beside` are runs that may have done it together with that one.
     `automatic`: after a run; paths that an earlier held run changed too are left instead of refused. `cancel_fd`
     becomes readable where the caller gives up.
     """
@@ -284,6 +285,7 @@ class ApplyRequest(Record):
     selection: Selection = Selection()
     reviewed: ChangeSet | None = None
     run: str | int | None = None
+    beside: tuple[RunId, ...] = ()
     asked_by: str = "person"
     automatic: bool = False
     cancel_fd: int | None = None
@@ -467,13 +469,15 @@ class _Choosing:
             held = self._needing_consent(
                 part.root, still_held(self._judge(part.root), self._request.selection.included)
             )
-            for repository in self._repositories_of(part.root):
-                own = repository.paths
-                if not own & (paths | refused):
+            for found in self._repositories_of(part.root):
+                if not found.paths & (paths | refused):
                     continue
                 # What is held in it may not have been chosen at all, and must not come along with what was
-                unasked = sorted(own & held.keys() - refused)
+                unasked = sorted(found.paths & held.keys() - refused)
                 self._leave(part.root, [(path, held[path]) for path in unasked], "held")
+                repository, apart = self._without_held_worktrees(found, held)
+                paths -= apart
+                own = repository.paths
                 if self._is_held_whole(repository) or own & (refused | held.keys()):
                     paths -= own
                     self._leave_as_one(repository, own)
@@ -484,13 +488,42 @@ class _Choosing:
             parts.append(part.replace(changes=kept))
         return chosen.replace(roots=tuple(parts)), tuple(moving)
 
+    def _without_held_worktrees(
+        self, repository: Repository, held: Mapping[bytes, str]
+    ) -> tuple[Repository, set[bytes]]:
+        """Return a repository without new worktrees that need consent, if nothing else in it does; and their paths.
+
+        One line stands for all of such a worktree: git has it whole or not at all.
+        """
+        reduced = repository.without_worktrees(held.keys())
+        apart = {change.path for change in repository.tied} - reduced.paths
+        if not apart or reduced.paths & held.keys():
+            return repository, set()
+        added = {change.path for change in self._whole(repository.root).changes if change.kind == "added"}
+        # Without its first worktree, their directory would be empty
+        others = {repository.top + b"/" + member for member in (*reduced.after.members, *repository.base.members)}
+        for above in ancestors(apart) & added - apart:
+            if not any(other.startswith(above + b"/") for other in others):
+                apart.add(above)
+        index = self._indices[repository.root]
+        for top in (path for path in apart if path.rpartition(b"/")[0] not in apart):
+            found = [one for one in self._left if one.root == index and lies_in(one.path, top) and one.why == "held"]
+            self._left = [one for one in self._left if one not in found]
+            self._left += [one.replace(path=top, reason=f"{one.reason}: {quote(one.path)}") for one in found[:1]]
+        return reduced, apart
+
     def _leave_as_one(self, repository: Repository, own: set[bytes]) -> None:
-        """Let one line stand for all of a repository that is left for another reason than consent."""
+        """Let one line stand for all of a repository that is left for another reason than consent, or beside that."""
         index = self._indices[repository.root]
         found = [left for left in self._left if left.root == index and left.path in own and left.why != "held"]
         if found:
             self._left = [left for left in self._left if left not in found]
             self._left.append(found[0].replace(path=repository.top))
+            return
+        held = [left.path for left in self._left if left.root == index and left.path in own]
+        if held and (what := repository.describe_moved()):
+            reason = f"{AS_A_WHOLE}, and {quote(held[0])} is held; not applied: {what}"
+            self._leave(repository.root, [(repository.top, reason)], "held")
 
     def _is_held_whole(self, repository: Repository) -> bool:
         """Tell whether a repository needs the person's consent to move at all; say so where it does."""
@@ -535,16 +568,30 @@ def repositories_of(part: RootChanges, stack: Stack) -> tuple[Repository, ...]:
     return find_repositories(part, uppers, stack.below(), is_frozen=stack.base is not None)
 
 
-def with_whole_repositories(changes: ChangeSet, stacks: Sequence[Stack], chosen: ChangeSet) -> ChangeSet:
-    """Return what is chosen, with all of each repository that something is chosen of: it moves as a whole."""
+def with_whole_repositories(
+    changes: ChangeSet, stacks: Sequence[Stack], chosen: ChangeSet
+) -> tuple[ChangeSet, list[str]]:
+    """Return what is chosen, with all of each repository that something is chosen of, and what that moves, in words.
+
+    It moves as a whole, but for a new worktree, which nothing else needs.
+    """
     by_root = {stack.live: stack for stack in stacks}
-    parts = []
+    parts, moved = [], []
     for part, some in zip(changes.roots, chosen.roots, strict=True):
         paths = {change.path for change in some.changes}
         for repository in repositories_of(part, by_root[part.root]):
-            paths |= repository.paths if repository.paths & paths else set()
+            own = repository.paths & paths
+            rest = repository.without_worktrees(own).paths
+            if own & rest:
+                paths |= repository.paths
+                moved.append(repository.describe_moved())
+            elif own:
+                paths |= repository.paths - rest
+                places = repository.top + b"/worktrees"
+                is_last = all(change.path in paths for change in part.changes if lies_beneath(change.path, places))
+                paths |= {places} if is_last else set()
         parts.append(some.replace(changes=tuple(change for change in part.changes if change.path in paths)))
-    return chosen.replace(roots=tuple(parts))
+    return chosen.replace(roots=tuple(parts)), [what for what in moved if what]
 
 
 def ancestors(paths: Iterable[bytes]) -> set[bytes]:
@@ -693,7 +740,9 @@ def with_tokens(
     told, size, last = 0, 0, None
     result = []
     for left in lefts:
-        part = by_root.get(roots[left.root]) if left.why == "held" else None
+        # Who consents to what is held in a repository consents to nothing else there
+        is_asked = left.why == "held" and not left.reason.startswith(AS_A_WHOLE)
+        part = by_root.get(roots[left.root]) if is_asked else None
         is_inside = last is not None and (last.root, last.reason) == (left.root, left.reason)
         if part is None or told == _MOST_TOKENS or (is_inside and last is not None and lies_in(left.path, last.path)):
             result.append(left)

@@ -431,9 +431,10 @@ def _seal_and_apply(
         from unspill.sandbox.apply import apply_run  # lazy: apply
 
         if copies is None or since is None:
-            applied = apply_run(project, under_way.run.id, changes, stacks)
+            applied = apply_run(project, under_way.run.id, changes, stacks, beside=under_way.beside)
         else:
-            applied = apply_run(project, under_way.run.id, copies.only(changes, since), stacks, copies.own)
+            wanted = copies.only(changes, since)
+            applied = apply_run(project, under_way.run.id, wanted, stacks, copies.own, under_way.beside)
             # What a checkpoint has left, or somebody has undone since, stays in the layer
             left = bool(project.store.layers.sealed_ids(project.row.id))
             applied = applied.replace(is_held=applied.is_held or left)

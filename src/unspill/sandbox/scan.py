@@ -208,11 +208,19 @@ def keep_seen(project: Project, under_way: OpenRun, changes: ChangeSet | None) -
 
 
 def keep_base(base: bytes | None, root: bytes, changes: Sequence[Change], dest: bytes) -> None:
-    """Keep a repository as a stack was written over it for what of its changes remains, with the objects it needs."""
+    """Keep a repository as a stack was written over it for what of its changes remains, with the objects it needs.
+
+    Not for a new worktree alone, which may wait while the repository goes on: the next run shall see it as it is then.
+    """
     if base is None:
         return
 
-    if any(is_state(change.path) for change in changes):
+    new = tuple(
+        change.path + b"/"
+        for change in changes
+        if change.kind == "added" and change.path.rpartition(b"/")[0].endswith(b".git/worktrees")
+    )
+    if any(is_state(change.path) and not change.path.startswith(new) for change in changes):
         frozen.keep_frozen(base, dest)
         frozen.keep_objects(root, dest)
 

@@ -150,6 +150,52 @@ def test_plain_lines_need_no_reset_and_colours_only_the_end_of_colours(chunks: l
     assert reset_after(*chunks, is_read=False) == reset.rstrip(b"\n")
 
 
+TO_THE_END = b"\x1b[9999;1H\r\n"
+# As programs leave a terminal
+IN_ITS_ROW = {
+    "less -F": (b"\x1b[?1h\x1b=\r1\n2\n\r\x1b[K\x1b[?1l\x1b>", b"\r"),
+    "a shell": (b"\x1b[?2004h$ exit\r\n\x1b[?2004l\rexit\r\n", b"\r"),
+    "npm": (b"\x1b[1G\x1b[0K|\x1b[1G\x1b[0Kadded 1\n\x1b[1G\x1b[0K\x1b[?25h", b"\r"),
+    "a prompt that is gone": (b"\x1b=1\n(END)\r\x1b[K", b"\r"),
+    "a title": (b"\x1b]0;title\x07text", b"\r\n"),
+    "no new line": (b"\x1b[?25ltext\x1b[3D", b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", IN_ITS_ROW)
+def test_where_the_cursor_is_surely_in_the_last_row_it_stays_there(name: str) -> None:
+    text, then = IN_ITS_ROW[name]
+    assert reset_after(text).removeprefix(TERMINAL_RESET).rpartition(b"\x1b\\")[2] == then
+    assert {reset_after(text[:at], text[at:]) for at in range(len(text) + 1)} == {reset_after(text)}
+
+
+MOVES = (
+    *(
+        b"\x1b[%b" % final
+        for final in (b"A", b"H", b"3;1f", b"2d", b"F", b"u", b"s", b"r", b"2J", b"L", b"T", b"8;9;9t")
+    ),
+    *(b"\x1b[?%dh" % number for number in (3, 6, 45, 47, 69, 1047, 1048, 1049)),
+    *(b"\x1b" + final for final in (b"M", b"7", b"8", b"c", b"D", b"#8", b"Px", b"]66;s=2;x\x07", b"]0;\x1b[A")),
+    *(b"\x0b", b"\x0c", b"\xc2\x9bA", b"\x1b[?25;6h", b"\x1b\x1b[A"),
+)
+
+
+@pytest.mark.parametrize("text", MOVES)
+def test_wherever_else_it_may_be_it_goes_to_the_end(text: bytes) -> None:
+    for before in (b"", b"\x1b[?25l", b"\x1b]0;x\x07y\r"):
+        whole = before + text
+        for at in range(len(whole) + 1):
+            assert reset_after(whole[:at], whole[at:], b"\n").endswith(TO_THE_END)
+
+
+def test_what_another_program_shows_is_taken_for_moved() -> None:
+    """The terminal may get it before or after what came beside it."""
+    traces = Traces()
+    for chunk in (b"\x1b[", b"?25h", b"5A"):
+        traces.note(chunk, is_in_order=False)
+    assert traces.reset(is_read=True).endswith(TO_THE_END)
+
+
 @given(st.lists(st.sampled_from([b"\x1b", b"[", b"3", b"1;", b"m", b"K", b"H", b"]", b"\xc2", b"\x9b", b"x", b"\n"])))
 def test_what_is_taken_back_does_not_depend_on_how_output_is_cut(chunks: list[bytes]) -> None:
     whole = b"".join(chunks)
