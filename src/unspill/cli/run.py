@@ -66,6 +66,13 @@ AFTER = (
 _PERMISSIONS = (
     Option(name="--network", help="ask for the network, for this run only"),
     Option(name="--allow-host", metavar="HOST", repeated=True, help="ask to connect to this host (repeatable)"),
+    Option(
+        name="--allow-registry",
+        metavar="TOOL",
+        repeated=True,
+        values="pip|npm|cargo|go|apt",
+        help="ask to connect to what your own pip, npm, cargo, go or apt is configured for (repeatable; pip,npm)",
+    ),
     Option(name="--readable", metavar="PATH", repeated=True, help="ask to show it this path (repeatable)"),
     Option(name="--reveal", metavar="PATH", repeated=True, help="ask to show it a secret (repeatable)"),
     Option(name="--root", metavar="DIR", repeated=True, help="ask to let it change this directory (repeatable)"),
@@ -84,7 +91,7 @@ WORKING_DIR = Option(
 ENV = Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an environment variable (repeatable)")
 # A background run has no input but a terminal's, and shares what its sandbox has
 _NOT_DETACHED = ("--stdin", "--explain", "--events", "--unsandboxed", "--alone")
-_MORE = ("--network", "--allow-host", "--readable", "--reveal", "--root")
+_MORE = ("--network", "--allow-host", "--allow-registry", "--readable", "--reveal", "--root")
 _FOLLOWED_S = 5.0
 SESSION = Option(
     name="--session", metavar="NAME", values="session", help="the session it belongs to: see `unspill sessions`"
@@ -132,6 +139,7 @@ PORTS = (
         "unspill run -- python3 main.py",
         "unspill run --hold -c 'sort notes.txt > sorted.txt'",
         "unspill run --timeout 60 -- make test",
+        "unspill run --allow-registry pip -- pip install --target vendor iniconfig",
     ),
 )
 def run(arguments: Arguments) -> int:
@@ -499,6 +507,7 @@ def _more(arguments: Arguments) -> dict[str, Any]:
     return {
         "network": arguments.flag("--network"),
         "hosts": arguments.values("--allow-host"),
+        "registries": [name for text in arguments.values("--allow-registry") for name in text.split(",")],
         "readable": [os.path.abspath(path) for path in arguments.values("--readable")],
         "reveal": [os.path.abspath(path) for path in arguments.values("--reveal")],
         "roots": [os.path.abspath(path) for path in arguments.values("--root")],

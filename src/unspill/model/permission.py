@@ -139,12 +139,17 @@ class NetworkForCommand(RequestBase):
 
 
 class Egress(RequestBase):
-    """Named hosts, by way of the proxy. One that is asked for while a command runs is allowed for that run at least."""
+    """Named hosts, by way of the proxy. One that is asked for while a command runs is allowed for that run at least.
+
+    `registries` are the package managers of this machine that are configured for them; such a host may be private.
+    """
 
     kind = "egress"
     setting = "egress"
+    optional = (*RequestBase.optional, "registries")
 
     hosts: tuple[str, ...]
+    registries: tuple[str, ...] = ()
 
 
 class WritableRoot(RequestBase):

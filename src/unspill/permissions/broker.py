@@ -114,7 +114,7 @@ def _allowing(request: Request, policy: Policy) -> str:
             return "roots"
         case ReadablePath(path=path) if any(contains(readable, path) for readable in policy.readable):
             return "readable"
-        case Egress(hosts=hosts) if hosts and policy.network.hosts and covered(hosts, policy.network.hosts):
+        case Egress(hosts=hosts) if hosts and covered(hosts, (*policy.network.hosts, *policy.network.private_hosts)):
             return "network.hosts"
         case AsRoot() if policy.allow_root:
             return "allow_root"

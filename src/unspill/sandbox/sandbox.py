@@ -92,8 +92,8 @@ if TYPE_CHECKING:
     from unspill.sandbox.upkeep import Playground, SandboxUsage
     from unspill.store.operations import FileRow
 
-    # What one run is to have beyond the policy: the network, hosts, readable paths, secrets, roots
-    More = tuple[bool, Sequence[str], Sequence[str], Sequence[str], Sequence[str]]
+    # What one run is to have beyond the policy: the network, hosts, readable paths, secrets, roots, registries
+    More = tuple[bool, Sequence[str], Sequence[str], Sequence[str], Sequence[str], Sequence[str]]
 else:
     apply = lazy_module("unspill.sandbox.apply")  # lazy: apply
     history = lazy_module("unspill.sandbox.history")  # lazy: history
@@ -479,6 +479,7 @@ class Sandbox(Looking):
         readable: Sequence[str] = (),
         reveal: Sequence[str] = (),
         roots: Sequence[str] = (),
+        registries: Sequence[str] = (),
         unsandboxed: bool = False,
         approver: Who = None,
         cwd: str | None = None,
@@ -500,7 +501,8 @@ class Sandbox(Looking):
             stdin: A text, bytes, or a descriptor. `timeout`: seconds; `limits`: bounds; by default the policy's.
             after: `apply`, `hold` or `discard`; by default the policy's. `after_cancel`: the same, if it is cancelled.
             on_event: Called with Started, OutputChunk and Ended. `cancel_fd`: becomes readable to cancel.
-            network: Any public host, for this command and this time; `hosts`: those named, besides the policy's.
+            network: Any public host, for this command and this time; `hosts`: those named, besides the policy's;
+                `registries`: the hosts that this machine's own `pip`, `npm`, `cargo`, `go` or `apt` is configured for.
             readable: Paths that it sees besides the policy's; `reveal`: secrets of the project that it sees.
             roots: Directories that it may change besides the policy's. `unsandboxed`: as if the person had typed it.
             approver: Who answers for this run. `attach`: whose terminal it has, not pipes. `ports`: open meanwhile.
@@ -515,7 +517,7 @@ class Sandbox(Looking):
         options = self._options(after, after_cancel, stdin, bounds)
         spec = make_spec(self._project, command, _chosen_dir(working_dir, cwd), env, bounds, is_plain=unsandboxed)
         spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, alone=alone, on_wait=on_wait, **options)
-        more = (network, hosts, readable, reveal, roots)
+        more = (network, hosts, readable, reveal, roots, registries)
         if unsandboxed or (attach is None and ports is None):
             return self._run(spec, more, approver, unsandboxed=unsandboxed, reuse=reuse)
         return live.run_attached(
