@@ -6,6 +6,7 @@ A project must not answer in their place: each trick works where the project is 
 
 import os
 import pwd
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,9 +28,11 @@ pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300)]
 
 EVIL = "evil.example.net"
 PIP = "python3 -m pip install --disable-pip-version-check --no-cache-dir --retries 1 -q --target lib"
-INSTALLS = {
-    "pip": (f"{PIP} iniconfig && PYTHONPATH=lib python3 -c 'import iniconfig; print(iniconfig.__name__)'", "iniconfig"),
-    "npm": ("npm install --no-audit --no-fund --silent is-number && node -p 'require(\"is-number\")(7)'", "true"),
+DOCUMENT = Path(__file__).parents[2].joinpath("docs/network.md")
+# What shows that the package of the document is there
+PROOFS = {
+    "pip": ("PYTHONPATH=vendor python3 -c 'import iniconfig; print(iniconfig.__name__)'", "iniconfig"),
+    "npm": ("node -p 'require(\"is-number\")(7)'", "true"),
 }
 ASKS = {
     "pip": ["python3", "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir", "--retries", "0", "iniconfig"],
@@ -53,20 +56,21 @@ def persons_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("persons_own")
-@pytest.mark.parametrize("tool", INSTALLS)
+@pytest.mark.parametrize("tool", PROOFS)
 def test_a_real_package_is_installed_with_this_machines_own_configuration(
     tool: str, ground: Ground, tmp_path: Path
 ) -> None:
     asked = subprocess.run(ASKS[tool], cwd=tmp_path, capture_output=True, timeout=120, check=False)
     if asked.returncode:
         pytest.skip(f"no registry answers the {tool} of this machine")
-    command, printed = INSTALLS[tool]
+    (said,) = re.findall(rf"^unspill run --allow-registry {tool} -- (.*)$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    proof, printed = PROOFS[tool]
 
     def answer(question: Question) -> bool:
         return isinstance(question.request, Egress) and question.request.registries == (tool,)
 
-    result = ground.sandbox().run(command, registries=[tool], approver=Callback(answer), timeout=120)
-    assert result.stdout.kept().decode().split() == [printed], result.text()
+    result = ground.sandbox().run(f"{said} && {proof}", registries=[tool], approver=Callback(answer), timeout=120)
+    assert result.stdout.kept().decode().split()[-1:] == [printed], result.text()
     assert result.connections
     assert result.denials == ()
 

@@ -71,7 +71,7 @@ _PERMISSIONS = (
         metavar="TOOL",
         repeated=True,
         values="pip|npm|cargo|go|apt",
-        help="ask to connect to what your own pip, npm, cargo, go or apt is configured for (repeatable; pip,npm)",
+        help="ask to connect to the hosts of your own pip, npm, cargo, go or apt (repeatable)",
     ),
     Option(name="--readable", metavar="PATH", repeated=True, help="ask to show it this path (repeatable)"),
     Option(name="--reveal", metavar="PATH", repeated=True, help="ask to show it a secret (repeatable)"),
@@ -139,7 +139,6 @@ PORTS = (
         "unspill run -- python3 main.py",
         "unspill run --hold -c 'sort notes.txt > sorted.txt'",
         "unspill run --timeout 60 -- make test",
-        "unspill run --allow-registry pip -- pip install --target vendor iniconfig",
     ),
 )
 def run(arguments: Arguments) -> int:

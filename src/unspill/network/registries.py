@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 import tomllib
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
-from unspill.errors import PolicyError, SandboxUnavailable
+from unspill.errors import PolicyError
+from unspill.host.probe import run_apart
 from unspill.network.resolve import system_resolver
 from unspill.policy.hosts import bracketed, pack_address, parse_private, parse_reachable, why_forbidden
 from unspill.record import Record
@@ -108,7 +108,7 @@ class Configured(Record):
     problem: str = ""
 
 
-class Tool(Record):
+class PackageManager(Record):
     """How one tool is asked: `words` for the script, which prints what `read` takes."""
 
     script: bytes
@@ -137,13 +137,12 @@ def find_registries(
         SandboxUnavailable: bwrap can't be started.
     """
     passed = {name: value for name, value in environ.items() if _is_passed(name)} | _OURS
-    started = {tool: _start(TOOLS[tool], bwrap, hidden, passed) for tool in dict.fromkeys(tools)}
-    until = time.monotonic() + _LONGEST_S
+    wanted = list(dict.fromkeys(tools))
+    commands = [(_SHELL, b"-c", TOOLS[tool].script, b"sh", *TOOLS[tool].words) for tool in wanted]
+    answers = run_apart(commands, bwrap=bwrap, hidden=hidden, environ=passed, cwd=_EMPTY, seconds=_LONGEST_S)
     found = Registries()
-    for tool, process in started.items():
-        said, problem = _answer(tool, process, until)
-        configured = TOOLS[tool].read(said) if not problem else Configured(problem=problem)
-        found = _joined(found, tool, configured, resolver)
+    for tool, answer in zip(wanted, answers, strict=True):
+        found = _joined(found, tool, _understood(tool, answer), resolver)
     return found
 
 
@@ -192,31 +191,13 @@ def _is_passed(name: bytes) -> bool:
     return name.upper() in _PASSED or name.startswith(_PASSED_BEGINNINGS)
 
 
-def _start(tool: Tool, bwrap: bytes, hidden: Sequence[bytes], environ: dict[bytes, bytes]) -> subprocess.Popen[bytes]:
-    covers = [word for path in sorted(hidden) for word in (b"--tmpfs", path)]
-    words = [bwrap, b"--unshare-pid", b"--unshare-ipc", b"--die-with-parent", b"--new-session"]
-    words += [b"--ro-bind", b"/", b"/", b"--dev", b"/dev", b"--proc", b"/proc", *covers, b"--chdir", _EMPTY]
-    words += [b"--", _SHELL, b"-c", tool.script, b"sh", *tool.words]
-    try:
-        return subprocess.Popen(
-            words, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-    except OSError as error:
-        raise SandboxUnavailable(f"bwrap can't be started: {error.strerror}") from None
-
-
-def _answer(tool: str, process: subprocess.Popen[bytes], until: float) -> tuple[str, str]:
-    """Return what a tool printed, and why that is nothing if it is."""
-    with process:
-        try:
-            said, _ = process.communicate(timeout=max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            return "", f"{tool} did not answer within {_LONGEST_S:.0f} s"
-    if process.returncode == _MISSING:
-        return "", f"{tool} is not installed, or only inside the project"
-    return said.decode("utf-8", "replace"), ""
+def _understood(tool: Registry, answer: bytes | int | None) -> Configured:
+    """Return what a tool printed, as it is meant; its problem where there is nothing."""
+    if isinstance(answer, bytes):
+        return TOOLS[tool].read(answer.decode("utf-8", "replace"))
+    if answer is None:
+        return Configured(problem=f"{tool} did not answer within {_LONGEST_S:.0f} s")
+    return Configured(problem=f"{tool} is not installed, or only inside the project")
 
 
 def _joined(found: Registries, tool: str, configured: Configured, resolver: Resolver) -> Registries:
@@ -375,14 +356,14 @@ def _tables(value: object) -> dict[str, dict[str, Any]]:
     return {key: table for key, table in value.items() if isinstance(table, dict)} if isinstance(value, dict) else {}
 
 
-TOOLS: dict[Registry, Tool] = {
-    "pip": Tool(
+TOOLS: dict[Registry, PackageManager] = {
+    "pip": PackageManager(
         script=_SCRIPT,
         words=(b"pip pip3", *_PIP_OPTIONS, b"index", b"versions", _COMMON_PROJECT.encode()),
         read=read_pip,
     ),
-    "npm": Tool(script=_SCRIPT, words=(b"npm", b"config", b"list", b"--json"), read=read_npm),
-    "cargo": Tool(script=_CARGO_SCRIPT, words=(), read=read_cargo),
-    "go": Tool(script=_SCRIPT, words=(b"go", b"env", b"GOPROXY", b"GOSUMDB"), read=read_go),
-    "apt": Tool(script=_SCRIPT, words=(b"apt-get", b"indextargets", b"--format", b"$(SITE)"), read=read_apt),
+    "npm": PackageManager(script=_SCRIPT, words=(b"npm", b"config", b"list", b"--json"), read=read_npm),
+    "cargo": PackageManager(script=_CARGO_SCRIPT, words=(), read=read_cargo),
+    "go": PackageManager(script=_SCRIPT, words=(b"go", b"env", b"GOPROXY", b"GOSUMDB"), read=read_go),
+    "apt": PackageManager(script=_SCRIPT, words=(b"apt-get", b"indextargets", b"--format", b"$(SITE)"), read=read_apt),
 }

@@ -15,6 +15,7 @@ from unspill.errors import HostError, SandboxUnavailable, UsageError
 from unspill.host.bwrap import build_filter
 from unspill.host.places import find_places, read_git_configs
 from unspill.layers.lifecycle import lasting_home_dir, make_skeleton, playground_dir, tmp_dir
+from unspill.lazy import lazy_module
 from unspill.model.plan import (
     HostNetwork,
     NoNetwork,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     )
     from unspill.model.policy import After, Limits, Registry
     from unspill.model.run import Event, Run, Stack
+    from unspill.network import registries
     from unspill.network.registries import Registries
     from unspill.permissions.broker import Broker
     from unspill.runner.live import LiveSandbox
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 
     # A text for a shell, or words
     Command = str | bytes | Sequence[str | bytes]
+else:
+    registries = lazy_module("unspill.network.registries")  # lazy: registries
 
 
 # A sandbox that runs many short commands looks around once a second, not for each of them
@@ -197,14 +201,12 @@ def ask_registries(project: Project, tools: Sequence[Registry], *, afresh: bool 
     Raises:
         SandboxUnavailable: there is no bwrap to keep that away from them.
     """
-    from unspill.network.registries import find_kept_registries  # lazy: registries
-
     bwrap = project.means.facts.bwrap
     if bwrap is None:
         raise SandboxUnavailable("package managers can't be asked without bwrap")
     written = (*project.roots, project.locations.state, project.locations.data)
     hidden = tuple(path for path in dict.fromkeys(map(os.path.realpath, written)) if os.path.isdir(path))
-    return find_kept_registries(
+    return registries.find_kept_registries(
         project.locations.state + _REGISTRIES_FILE,
         tools,
         bwrap=bwrap.path,

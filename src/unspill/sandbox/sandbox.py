@@ -501,12 +501,10 @@ class Sandbox(Looking):
             stdin: A text, bytes, or a descriptor. `timeout`: seconds; `limits`: bounds; by default the policy's.
             after: `apply`, `hold` or `discard`; by default the policy's. `after_cancel`: the same, if it is cancelled.
             on_event: Called with Started, OutputChunk and Ended. `cancel_fd`: becomes readable to cancel.
-            network: Any public host, for this command and this time; `hosts`: those named, besides the policy's;
-                `registries`: the hosts that this machine's own `pip`, `npm`, `cargo`, `go` or `apt` is configured for.
-            readable: Paths that it sees besides the policy's; `reveal`: secrets of the project that it sees.
-            roots: Directories that it may change besides the policy's. `unsandboxed`: as if the person had typed it.
-            approver: Who answers for this run. `attach`: whose terminal it has, not pipes. `ports`: open meanwhile.
-            alone: No other goes on meanwhile. `on_wait`: told what it waits for. `reuse`: its sandbox, for the next.
+            network: Any public host, for this time; `hosts`: those named; `registries`: those of pip, npm and so on.
+            readable: Paths that it sees; `reveal`: secrets of the project that it sees; `roots`: what it may change.
+            unsandboxed: As if the person had typed it. `approver`: who answers. `attach`: whose terminal it has.
+            ports: Open meanwhile. `alone`: no other goes on. `on_wait`: told why it waits. `reuse`: for the next, too.
 
         Raises:
             UsageError: the command or the directory is wrong.
