@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Profile = Literal["default", "strict"]
     NetworkMode = Literal["proxy", "host"]
     Registry = Literal["pip", "npm", "cargo", "go", "apt"]
-    Scope = Literal["once", "run", "sandbox", "always"]
+    Scope = Literal["once", "run", "sandbox", "project", "always"]
     Stance = Literal["ask", "deny"]
     ApproverName = Literal["terminal", "queue", "deny"]
 
@@ -31,8 +31,9 @@ KIB = 1024
 DAY_NS = 24 * 3600 * 1_000_000_000
 MIB = 1024 * KIB
 GIB = 1024 * MIB
-# From the shortest to the longest.
-SCOPES: tuple[Scope, ...] = ("once", "run", "sandbox", "always")
+# From the shortest to the longest. `project` lasts as long as `always`, and is for hosts, whatever the command.
+SCOPES: tuple[Scope, ...] = ("once", "run", "sandbox", "project", "always")
+LENGTHS: tuple[Scope, ...] = ("once", "run", "sandbox", "always")
 # Package managers that are asked which hosts they are configured for.
 REGISTRIES: tuple[Registry, ...] = ("pip", "npm", "cargo", "go", "apt")
 

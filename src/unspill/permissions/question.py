@@ -69,6 +69,7 @@ _LABELS: dict[Scope, str] = {
     "once": "Allow once",
     "run": "Allow for this run",
     "sandbox": "Allow in this sandbox",
+    "project": "Allow every command in this project to connect there",
     "always": "Always allow in this project",
 }
 # An answer is never for more than the very command that it was asked for
@@ -297,6 +298,8 @@ def _egress_text(request: Egress) -> str:
 
 
 def _egress_lines(request: Egress) -> Iterator[str]:
+    if not request.argv:
+        yield "for:       every command in this project"
     if request.registries:
         yield f"because:   your own {' and '.join(request.registries)} is configured for this"
 

@@ -37,9 +37,9 @@ from unspill.errors import PolicyError
 from unspill.model.policy import (
     GIB,
     KIB,
+    LENGTHS,
     MIB,
     REGISTRIES,
-    SCOPES,
     Limits,
     Network,
     Rules,
@@ -424,7 +424,7 @@ class SettingReader:
             return self.seconds(key, value)
         if name in ("max_denials", "max_same_denials"):
             return self.count(key, value)
-        return _one_of({"longest": SCOPES, "approver": APPROVERS}.get(name, STANCES))(self, key, value)
+        return _one_of({"longest": LENGTHS, "approver": APPROVERS}.get(name, STANCES))(self, key, value)
 
     def secrets(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:
         return self._fields(key, value, Secrets.__match_args__, self._secret)
