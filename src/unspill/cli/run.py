@@ -143,7 +143,7 @@ PORTS = (
 )
 def run(arguments: Arguments) -> int:
     """Run a command; return its exit code."""
-    command = _command(arguments)
+    command = given_command(arguments)
     if arguments.flag("--tty"):
         _check_terminal(arguments)
     if arguments.flag("--detach") or arguments.flag("--follow"):
@@ -421,7 +421,7 @@ def _provide_rootfs(sandbox: Sandbox, *, is_quiet: bool) -> None:
         warn_of_proof(found)
 
 
-def _command(arguments: Arguments) -> str | list[str]:
+def given_command(arguments: Arguments) -> str | list[str]:
     text = arguments.value("--shell")
     if text is not None and arguments.words:
         raise UsageError("--shell and a command can't be used together", remedy="Use one of them.")
