@@ -13,7 +13,7 @@ import time
 
 from unspill.errors import HostError, SandboxUnavailable, UsageError
 from unspill.host.bwrap import build_filter
-from unspill.host.places import find_places, read_git_configs
+from unspill.host.places import find_places, find_venvs, read_git_configs
 from unspill.layers.lifecycle import lasting_home_dir, make_skeleton, playground_dir, tmp_dir
 from unspill.lazy import lazy_module
 from unspill.model.plan import (
@@ -34,7 +34,7 @@ from unspill.plan.view import (
     to_host,
     to_inside,
 )
-from unspill.policy.defaults import cache_candidates, toolchain_candidates
+from unspill.policy.defaults import cache_candidates, toolchain_candidates, venv_candidates
 from unspill.policy.secrets import secret_paths
 from unspill.record import Record
 
@@ -90,7 +90,7 @@ def get_places(project: Project, *, afresh: bool = False) -> Places:
 
 
 def _find_places(project: Project) -> Places:
-    home = project.home.path
+    home, path = project.home.path, os.environb.get(b"PATH", b"")
     configs = read_git_configs(home)
     named = project.home
     if configs:
@@ -107,7 +107,10 @@ def _find_places(project: Project) -> Places:
         playground=playground_dir(project.locations.data, project.path),
         policy=project.means.policy,
         home=named,
-        toolchains=toolchain_candidates(home, os.environb.get(b"PATH", b"")),
+        toolchains=(
+            *toolchain_candidates(home, path),
+            *venv_candidates(find_venvs(path), home, (project.path, *project.roots)),
+        ),
         caches=cache_candidates(home),
         secrets=secret_paths(home, os.getuid()),
         own=(project.locations.config, project.locations.data),
