@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from unspill.permissions.approvers import Approver
     from unspill.permissions.audit import Event
     from unspill.sandbox.planning import RunSpec
-    from unspill.sandbox.project import Locations, Project, Who
+    from unspill.sandbox.project import Locations, PathLike, Project, Who
     from unspill.sandbox.result import RunResult
 
 _SHORTEST_ID = 4
@@ -79,9 +79,9 @@ def check_access(
     *,
     network: bool,
     hosts: Sequence[str],
-    readable: Sequence[str],
-    reveal: Sequence[str],
-    roots: Sequence[str],
+    readable: Sequence[PathLike],
+    reveal: Sequence[PathLike],
+    roots: Sequence[PathLike],
     registries: Sequence[str] = (),
 ) -> Access:
     """Check what a caller wants, name by name. Relative paths are seen from the project.
@@ -111,7 +111,7 @@ def _registry(name: str) -> Registry:
     raise UsageError(f"there is no package manager {name!a} to ask", remedy=f"One of {', '.join(REGISTRIES)}.")
 
 
-def _masked(project: Project, given: Sequence[str]) -> tuple[bytes, ...]:
+def _masked(project: Project, given: Sequence[PathLike]) -> tuple[bytes, ...]:
     """Return secrets under their own names, whatever they are links to; each must be one that is masked."""
     if not given:
         return ()
@@ -131,7 +131,7 @@ def _host(text: str) -> str:
         raise UsageError(error.message, remedy=error.remedy) from None
 
 
-def _on_host(project: Project, given: str | bytes) -> bytes:
+def _on_host(project: Project, given: PathLike) -> bytes:
     """Return the path that is meant: a caller may name it as a command sees it."""
     path = os.path.join(project.path, os.fsencode(given))
     # The host may have a directory of that name too, and the project in it
@@ -140,7 +140,7 @@ def _on_host(project: Project, given: str | bytes) -> bytes:
     return to_host(path, project.means.policy.view, project.roots)
 
 
-def _real(project: Project, given: str | bytes, *, is_directory: bool = False) -> bytes:
+def _real(project: Project, given: PathLike, *, is_directory: bool = False) -> bytes:
     path = _on_host(project, given)
     if b"\0" in path or not os.path.exists(path):
         raise UsageError(f"there is nothing at {quote(path)}", remedy="Nobody was asked.")
@@ -199,7 +199,7 @@ def make_broker(store: Store, policy: Policy, locations: Locations, approver: Wh
         _approver(store, approver),
         grants=store.grants,
         requests=store.requests,
-        audit=Audit(store.state + b"/audit"),
+        audit=Audit(store.state + b"/audit", session=store.session),
         policy=policy,
         home=locations.home,
         own=own_directories(locations, policy),
@@ -225,9 +225,9 @@ def run_with_more(
     broker: Broker,
     network: bool,
     hosts: Sequence[str],
-    readable: Sequence[str],
-    reveal: Sequence[str],
-    roots: Sequence[str],
+    readable: Sequence[PathLike],
+    reveal: Sequence[PathLike],
+    roots: Sequence[PathLike],
     registries: Sequence[str] = (),
     *,
     unsandboxed: bool,
