@@ -19,15 +19,16 @@ BOUNDS = {
     # One for the log, which was a part of the history. Three for whole projects: rows, what is done to them, verbs.
     # Two for merging: the merge, and what it starts from. One for blame. Two that are made from the tables of the
     # command line: what completes it, and its manual. One for the file that a project begins with, one for the pager.
-    # Three for the report: the verb, its facts, its page. One that counts how far long work is
-    "files": (181, 130),
+    # Three for the report: the verb, its facts, its page. One that counts how far long work is.
+    # One for the package managers that are asked for their hosts, one for the verb that learns what a command needs
+    "files": (183, 130),
     "most_files_in_a_package": (23, 15),
     "circles": (0, 0),
     "modules in circles": (0, 0),
     "class_names_twice": (0, 0),
     # Two for a log that starts in time: the run of a command, and what only file tools need; one for the pager, one for
-    # merging
-    "late_imports": (98, 80),
+    # merging, one for package managers
+    "late_imports": (99, 80),
     "late_imports_without_a_feature": (0, 0),
     # Two for the client of the standby, whose start is most of what a hook costs
     "private_modules": (4, 0),

@@ -42,14 +42,15 @@ PROGRAMS = {
 
 
 class Longest:
-    """A person who allows everything for as long as they are offered."""
+    """A person who allows everything to a command for as long as they are offered."""
 
     def __init__(self) -> None:
         self.asked: list[Question] = []
 
     def ask(self, question: Question) -> Answer:
         self.asked.append(question)
-        return Allowed(digest=question.digest, by="test", scope=question.scopes[-1])
+        scopes = [scope for scope in question.scopes if scope != "project"]
+        return Allowed(digest=question.digest, by="test", scope=scopes[-1])
 
 
 def attended(ground: Ground, person: Longest) -> Sandbox:
@@ -308,7 +309,8 @@ def test_e6_a_program_that_can_not_be_read_neither_hangs_nor_breaks_the_question
     sandbox.run(["./odd"], hosts=["example.org"], after="hold")
     (question,) = person.asked
     assert question.request.script == UNKNOWN_PROGRAM
-    assert question.scopes == ("once",)
+    # What is allowed for the project is allowed whatever the program
+    assert question.scopes == ("once", "project")
 
 
 PLANT = "mkdir -p bin; printf '#!/bin/sh\\ntouch \"%s\"\\n' > bin/uptime; chmod 755 bin/uptime"

@@ -242,14 +242,15 @@ def test_e6_a_grant_does_not_cover_a_program_behind_a_link_of_the_tree(arena: Ar
 
 
 class LongestAllowed:
-    """A person who allows everything for as long as they are offered."""
+    """A person who allows everything to a command for as long as they are offered."""
 
     def __init__(self) -> None:
         self.asked: list[Question] = []
 
     def ask(self, question: Question) -> Answer:
         self.asked.append(question)
-        return Allowed(digest=question.digest, by="test", scope=question.scopes[-1])
+        scopes = [scope for scope in question.scopes if scope != "project"]
+        return Allowed(digest=question.digest, by="test", scope=scopes[-1])
 
 
 @pytest.fixture

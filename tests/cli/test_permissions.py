@@ -137,6 +137,22 @@ def test_a_remembered_answer_is_listed_used_and_taken_back(ground: Ground) -> No
     typed(ground, "run", *words, code=125)
 
 
+def test_hosts_are_allowed_for_a_project_listed_and_taken_back(ground: Ground) -> None:
+    with waiting(ground, "--allow-host", "example.org", "--", "true") as (run, request):
+        assert "[--scope sandbox|project|always]" in typed(ground, "requests")[0]
+        typed(ground, "approve", request, "--scope", "project")
+        assert ended(run)[0] == 0
+    typed(ground, "run", "--allow-host", "example.org", "--", "sh", "-c", "true")
+    (grant,) = told(ground, "grants")["grants"]
+    assert (grant["scope"], grant["uses"], grant["request"]["argv"]) == ("project", 2, [])
+    stdout, _ = typed(ground, "grants")
+    assert f"{grant['id']}  Allow connections to example.org\n" in stdout
+    assert "for:       every command in this project" in stdout
+    typed(ground, "run", "--allow-host", "example.com", "--", "true", code=125)
+    typed(ground, "grants", "revoke", grant["id"])
+    typed(ground, "run", "--allow-host", "example.org", "--", "true", code=125)
+
+
 def test_all_grants_are_taken_back_at_once(ground: Ground) -> None:
     other = ground.top / "other"
     other.mkdir()

@@ -179,6 +179,7 @@ def test_json_of_permissions_has_the_documented_fields(tmp_path: Path, bwrap: Pa
     demo = make_demo(tmp_path / "home")
     (tmp_path / "home" / "state").mkdir(mode=0o700)
     answer(demo, "run", "-c", "true")
+    assert set(answer(demo, "learn", "-c", "true")) == fields("`learn`")
     assert set(answer(demo, "requests")) == fields("`requests`")
     assert set(answer(demo, "grants")) == fields("`grants`")
     assert set(answer(demo, "grants", "revoke", "--all")) == fields("`grants revoke`")

@@ -62,9 +62,15 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
     "own.example.org": (HOST4,),
     "own6.example.org": (HOST6,),
     "silent.example.org": ("93.184.215.99",),
+    "mirror.lan": (PRIVATE,),
+    "files.lan": (PRIVATE,),
+    "nexus": (PRIVATE,),
+    "trap.lan": (METADATA,),
 }
 # The first question is answered with a public address, every other one with a private one
 REBOUND: Final = "rebind.example.org"
+# The first question is answered with a private address, every other one with one of the host itself
+REBOUND_INWARD: Final = "rebind.lan"
 
 
 class Site(SimpleHTTPRequestHandler):
@@ -171,7 +177,7 @@ def serve_names(directory: Path) -> None:
     """Answer questions for names."""
     ear = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     ear.bind((NAMESERVER, 53))
-    times = 0
+    times = inward = 0
     while True:
         question, asker = ear.recvfrom(1500)
         labels, at = [], 12
@@ -184,7 +190,11 @@ def serve_names(directory: Path) -> None:
         if name == REBOUND:
             times += kind == 1
             answers = (PUBLIC4,) if times == 1 else (PRIVATE,)
-        ear.sendto(answer(question[: at + 5], kind, answers, is_known=name in NAMES or name == REBOUND), asker)
+        elif name == REBOUND_INWARD:
+            inward += kind == 1
+            answers = (PRIVATE,) if inward == 1 else ("127.0.0.1",)
+        is_known = name in NAMES or name in (REBOUND, REBOUND_INWARD)
+        ear.sendto(answer(question[: at + 5], kind, answers, is_known=is_known), asker)
 
 
 def answer(question: bytes, kind: int, addresses: tuple[str, ...], *, is_known: bool) -> bytes:

@@ -56,7 +56,7 @@ def test_a_command_waits_for_the_answer_and_reaches_the_host(net: Internet) -> N
     assert result.denials == ()
     (question,) = questions
     assert question["text"].startswith("Allow connections to example.org for: ")
-    assert question["scopes"] == ["once", "sandbox", "always"]
+    assert question["scopes"] == ["once", "sandbox", "project", "always"]
     assert question["run"] == result.run
     assert net.asked() == ["example.org"]
 

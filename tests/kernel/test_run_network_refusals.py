@@ -24,6 +24,7 @@ from tests.kernel.internet_program import (
     PUBLIC4,
     PUBLIC6,
     REBOUND,
+    REBOUND_INWARD,
 )
 from tests.kernel.leftovers import within
 from tests.kernel.test_proxy_bounds import JUDGED, RULES, made_up
@@ -125,6 +126,29 @@ def test_names_that_lead_to_forbidden_addresses_are_refused(net: Internet) -> No
     assert set(result.stdout.kept().split()) == {b"403"}
     assert (result.connections, net.met()) == ((), [])
     assert set(net.asked()) == set(LED_ASTRAY)
+
+
+def test_a_host_that_is_named_as_private_may_have_a_private_address_and_nothing_else(net: Internet) -> None:
+    named = {"private_hosts": ("*.example.org", "mirror.lan", "nexus", "trap.lan", PRIVATE)}
+    good = ["private.example.org", "mixed.example.org", "mirror.lan", "nexus", PRIVATE]
+    bad = [name for name in (*LED_ASTRAY, "trap.lan") if name not in good]
+    result = net.run(get_each([f"http://{name}/hello" for name in (*good, *bad)]), bounds=named)
+    assert rules(result) == dict.fromkeys(bad, "address"), result.text()
+    assert result.stdout.kept().split() == [b"200"] * len(good) + [b"403"] * len(bad)
+    # The control arm: without the setting none of them is reached
+    assert {address for address, _port in net.met()} == {PRIVATE, PUBLIC4}
+    result = net.run(get_each([f"http://{name}/hello" for name in good]), "*.example.org")
+    assert set(rules(result).values()) == {"address", "form"}
+    assert all("`private_hosts`" in denial.remedy for denial in result.denials)
+    assert (set(result.stdout.kept().split()), net.met()) == ({b"403", b"400"}, [])
+
+
+def test_a_private_name_that_is_rebound_to_this_machine_is_refused(net: Internet) -> None:
+    get = get_each([f"http://{REBOUND_INWARD}/hello"])
+    first, second = (net.run(get, bounds={"private_hosts": (REBOUND_INWARD,)}) for _ in range(2))
+    assert (first.stdout.kept(), second.stdout.kept()) == (b"200\n", b"403\n")
+    assert rules(second) == {REBOUND_INWARD: "address"}
+    assert [address for address, _port in net.met()] == [PRIVATE]
 
 
 @pytest.mark.bwrap

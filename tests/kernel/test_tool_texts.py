@@ -471,14 +471,20 @@ NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         ],
     ),
     "an address that nobody can allow": (
-        "curl -s http://10.0.0.1",
+        "curl -s http://169.254.169.254",
         HOSTS,
-        ["Network: 10.0.0.1:80 was refused. Its address is not public (private). Use a host with a public address."],
+        [
+            "Network: 169.254.169.254:80 was refused. Its address is not public (link-local, metadata service). Use a "
+            "host with a public address."
+        ],
     ),
-    "an address that nobody can allow, and hosts are asked for": (
+    "an address of the user's own network, and hosts are asked for": (
         "curl -s http://10.0.0.1",
         {"network": Network(ask=True)},
-        ["Network: 10.0.0.1:80 was refused. Its address is not public (private). Use a host with a public address."],
+        [
+            "Network: 10.0.0.1:80 was refused. Its address is not public (private). If it is a server of your own "
+            "network, list it in `private_hosts` under `[network]`."
+        ],
     ),
     "a name with words of the command's own": (
         f"python3 -c '{SOCKS}'",

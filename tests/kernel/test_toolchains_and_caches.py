@@ -3,6 +3,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -44,6 +46,69 @@ def test_a_program_directory_on_the_path_is_a_toolchain(
     monkeypatch.setenv("PATH", f"/usr/bin:/bin:{ground.home}/tools/special/bin")
     assert printed(ground.run("special")) == "special\n"
     assert not ground.run("cat ~/tools/special/secret").ok
+
+
+def test_a_virtual_environment_outside_the_project_is_shown_whole(
+    ground: Ground, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    # A base of its own, which nothing else shows
+    base = ground.home / "built" / "python"
+    base.joinpath("bin").mkdir(parents=True)
+    base.joinpath("lib").mkdir()
+    base.joinpath("bin", python).symlink_to(os.path.realpath(sys.executable))
+    put(ground, "built/python/lib/note", "of the base")
+    put(ground, "built/python/secret", "secret")
+    put(ground, f"envs/work/lib/{python}/site-packages/ours.py", "print('ours')\n")
+    put(ground, "envs/work/pyvenv.cfg", f"home = {base}/bin\ninclude-system-site-packages = false\n")
+    ground.home.joinpath("envs", "work", "bin").mkdir()
+    ground.home.joinpath("envs", "work", "bin", "python").symlink_to(base / "bin" / python)
+    put(ground, "envs/other/file", "other")
+    monkeypatch.setenv("PATH", f"{ground.home}/envs/work/bin:/usr/bin:/bin")
+    shown = printed(ground.run("find ~/envs ~/built -type f | sort; cat ~/built/python/lib/note"))
+    assert [os.path.relpath(line, ground.home) for line in shown.splitlines()[:-1]] == [
+        "built/python/lib/note",
+        f"envs/work/lib/{python}/site-packages/ours.py",
+        "envs/work/pyvenv.cfg",
+    ]
+    assert shown.endswith("of the base")
+    assert not ground.run("touch ~/envs/work/x").ok
+    # The control arm: its mark makes it one
+    (ground.home / "envs" / "work" / "pyvenv.cfg").unlink()
+    assert ground.run("find ~/envs ~/built -type f").stdout.kept() == b""
+
+
+def test_a_real_virtual_environment_imports_its_packages(
+    ground: Ground, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venv = ground.home / "envs" / "real"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", venv], check=True)
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    packages.joinpath("ours.py").write_text("print('ours')\n")
+    assert not ground.run("python -c 'import ours'").ok
+    monkeypatch.setenv("PATH", f"{venv}/bin:/usr/bin:/bin")
+    assert printed(ground.run("python -c 'import ours'")) == "ours\n"
+
+
+@pytest.mark.parametrize("place", ["project/venv", "link", "", ".config", ".ssh/venv"])
+def test_no_mark_shows_what_is_private(
+    ground: Ground, engine: str, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    put(ground, "private/bin/tool")
+    put(ground, "private/lib/note", "private")
+    put(ground, ".config/gh/hosts.yml", "secret")
+    put(ground, ".ssh/venv/note", "secret")
+    put(ground, "diary", "private")
+    ground.write("venv/pyvenv.cfg", f"home = {ground.home}/private/bin\n")
+    (ground.home / "link").symlink_to(ground.project / "venv")
+    where = ground.project / "venv" if place == "project/venv" else ground.home / place
+    if not where.joinpath("pyvenv.cfg").exists():
+        put(ground, os.path.relpath(where / "pyvenv.cfg", ground.home), "")
+        where.joinpath("pyvenv.cfg").write_text(f"home = {ground.home}/bin\n")
+    where.joinpath("bin").mkdir(exist_ok=True)
+    monkeypatch.setenv("PATH", f"{where}/bin:/usr/bin:/bin")
+    found = ground.run("cat ~/private/lib/note ~/.config/gh/hosts.yml ~/.ssh/venv/note ~/diary")
+    assert found.stdout.kept() == b""
 
 
 def test_a_toolchain_can_not_be_changed(ground: Ground, engine: str) -> None:

@@ -69,6 +69,8 @@ _TABLES: tuple[tuple[str, Record, dict[str, str]], ...] = (
         Network(),
         {
             "hosts": "hosts of yours that every run may reach",
+            "private_hosts": "hosts of your own network that every run may reach",
+            "registries": "package managers whose own hosts every run may reach",
             "ask": "ask about other hosts while the command waits",
             "up_bytes": "what one run may send",
             "down_bytes": "what one run may receive",

@@ -41,6 +41,7 @@ else:
 VERBS = {
     "run": ("run", "run a command in the sandbox, then apply, hold or discard its changes"),
     "shell": ("run", "open a shell in the sandbox; its changes are applied when it ends"),
+    "learn": ("learn", "run a command once, and print the hosts and paths that it needs as settings"),
     "agent": ("agent", "run a coding agent as a whole in the sandbox, with a home directory of its own"),
     "ps": ("background", "list the commands that run in the background"),
     "attach": ("background", "come back to the terminal of a background run"),

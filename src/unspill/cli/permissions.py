@@ -62,8 +62,8 @@ def requests(arguments: Arguments) -> int:
     Option(
         name="--scope",
         metavar="SCOPE",
-        values="once|run|sandbox|always",
-        help="for how long: once (the default), run, sandbox or always",
+        values="once|run|sandbox|project|always",
+        help="for how long: once (the default), run, sandbox, always; project: these hosts, for every command",
     ),
     Option(name="--dangerous", help="required for requests that leave or weaken the sandbox"),
     Option(name="--yes", help="answer without being shown it and asked again"),
@@ -293,7 +293,7 @@ def _grant_lines(grant: Grant) -> Iterator[str]:
     for line in request_lines(grant.request):
         yield f"    {line}"
     is_over = grant.expires_ns <= time.time_ns()
-    yield f"    scope:     {grant.scope}, {'expired' if is_over else 'until'} {when_text(grant.expires_ns)}"
+    yield f"    scope:     {grant.answer}, {'expired' if is_over else 'until'} {when_text(grant.expires_ns)}"
     used = f"{count_text(grant.uses, 'time')}, last {when_text(grant.last_used_ns)}" if grant.uses else "never"
     yield f"    granted:   {when_text(grant.granted_ns)} by {safe_text(grant.granted_by)}; used {used}"
 
@@ -328,7 +328,7 @@ def _grant_form(grant: Grant) -> dict[str, Any]:
     """Return a grant."""
     return {
         "id": grant.id,
-        "scope": grant.scope,
+        "scope": grant.answer,
         "granted_ns": grant.granted_ns,
         "expires_ns": grant.expires_ns,
         "granted_by": grant.granted_by,

@@ -67,6 +67,13 @@ AFTER = (
 _PERMISSIONS = (
     Option(name="--network", help="ask for the network, for this run only"),
     Option(name="--allow-host", metavar="HOST", repeated=True, help="ask to connect to this host (repeatable)"),
+    Option(
+        name="--allow-registry",
+        metavar="TOOL",
+        repeated=True,
+        values="pip|npm|cargo|go|apt",
+        help="ask to connect to the hosts of your own pip, npm, cargo, go or apt (repeatable)",
+    ),
     Option(name="--readable", metavar="PATH", repeated=True, help="ask to show it this path (repeatable)"),
     Option(name="--reveal", metavar="PATH", repeated=True, help="ask to show it a secret (repeatable)"),
     Option(name="--root", metavar="DIR", repeated=True, help="ask to let it change this directory (repeatable)"),
@@ -85,7 +92,7 @@ WORKING_DIR = Option(
 ENV = Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an environment variable (repeatable)")
 # A background run has no input but a terminal's, and shares what its sandbox has
 _NOT_DETACHED = ("--stdin", "--explain", "--events", "--unsandboxed", "--alone")
-_MORE = ("--network", "--allow-host", "--readable", "--reveal", "--root")
+_MORE = ("--network", "--allow-host", "--allow-registry", "--readable", "--reveal", "--root")
 _FOLLOWED_S = 5.0
 SESSION = Option(
     name="--session", metavar="NAME", values="session", help="the session it belongs to: see `unspill sessions`"
@@ -137,7 +144,7 @@ PORTS = (
 )
 def run(arguments: Arguments) -> int:
     """Run a command; return its exit code."""
-    command = _command(arguments)
+    command = given_command(arguments)
     if arguments.flag("--tty"):
         _check_terminal(arguments)
     if arguments.flag("--detach") or arguments.flag("--follow"):
@@ -417,7 +424,7 @@ def _provide_rootfs(sandbox: Sandbox, *, is_quiet: bool) -> None:
         warn_of_proof(found)
 
 
-def _command(arguments: Arguments) -> str | list[str]:
+def given_command(arguments: Arguments) -> str | list[str]:
     text = arguments.value("--shell")
     if text is not None and arguments.words:
         raise UsageError("--shell and a command can't be used together", remedy="Use one of them.")
@@ -502,6 +509,7 @@ def _more(arguments: Arguments) -> dict[str, Any]:
     return {
         "network": arguments.flag("--network"),
         "hosts": arguments.values("--allow-host"),
+        "registries": [name for text in arguments.values("--allow-registry") for name in text.split(",")],
         "readable": [os.path.abspath(path) for path in arguments.values("--readable")],
         "reveal": [os.path.abspath(path) for path in arguments.values("--reveal")],
         "roots": [os.path.abspath(path) for path in arguments.values("--root")],

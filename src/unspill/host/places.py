@@ -306,6 +306,19 @@ def find_directories(home: bytes, candidates: Sequence[bytes], *, owner: int | N
     return tuple(found)
 
 
+def find_venvs(path: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the virtual environments whose programs are on `PATH`, each with the text of the file that marks it.
+
+    One behind a link is left out: the link may lead to where a command can write.
+    """
+    found = {}
+    for entry in path.split(b":"):
+        above, name = os.path.split(os.path.normpath(entry)) if entry.startswith(b"/") else (b"", b"")
+        if name == b"bin" and (text := _read_regular(above + b"/pyvenv.cfg")) and os.path.realpath(above) == above:
+            found[above] = text
+    return tuple(found.items())
+
+
 def find_home(uid: int, home_variable: bytes | None) -> Home:
     """Return the home directory and name of a user.
 

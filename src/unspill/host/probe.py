@@ -13,7 +13,9 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 
+from unspill.errors import SandboxUnavailable
 from unspill.host.cgroup import CONTROLLERS, GroupPlace, find_classic, find_delegated, read_memberships
 from unspill.host.job import is_dead
 from unspill.host.places import filesystem_of
@@ -421,3 +423,49 @@ def _read(path: str) -> str:
             return file.read(65_536)
     except OSError:
         return ""
+
+
+def run_apart(
+    commands: Sequence[Sequence[bytes]],
+    *,
+    bwrap: bytes,
+    hidden: Sequence[bytes],
+    environ: Mapping[bytes, bytes],
+    cwd: bytes,
+    seconds: float,
+) -> list[bytes | int | None]:
+    """Run programs of this machine at once, on its network, where they can write nothing and directories are empty.
+
+    Returns:
+        Of each what it printed, its exit code if it is none but 0, or None if it took too long.
+
+    Raises:
+        SandboxUnavailable: bwrap can't be started.
+    """
+    words = [bwrap, b"--unshare-pid", b"--unshare-ipc", b"--die-with-parent", b"--new-session"]
+    words += [b"--ro-bind", b"/", b"/", b"--dev", b"/dev", b"--proc", b"/proc"]
+    words += [word for path in sorted(hidden) for word in (b"--tmpfs", path)]
+    words += [b"--chdir", cwd, b"--"]
+    until = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        try:
+            started = [stack.enter_context(_start_apart([*words, *command], environ)) for command in commands]
+        except OSError as error:
+            raise SandboxUnavailable(f"bwrap can't be started: {error.strerror}") from None
+        return [_printed_by(process, until) for process in started]
+
+
+def _start_apart(words: list[bytes], environ: Mapping[bytes, bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        words, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+
+
+def _printed_by(process: subprocess.Popen[bytes], until: float) -> bytes | int | None:
+    try:
+        printed, _ = process.communicate(timeout=max(0.1, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return None
+    return process.returncode or printed

@@ -56,6 +56,8 @@ class RequestBase(Record):
     one_time_only: ClassVar[bool] = False
     # More than a reflex is needed to allow it.
     is_dangerous: ClassVar[bool] = False
+    # It can be allowed for every command of its project.
+    is_for_project: ClassVar[bool] = False
     # It means nothing without `argv`.
     needs_command: ClassVar[bool] = False
     # Fields that the stored form leaves out while they are empty: requests were stored before there were these fields.
@@ -92,9 +94,14 @@ class RequestBase(Record):
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """The scopes that an answer can have."""
-        if self.one_time_only or UNKNOWN_PROGRAM in (self.script, self.stdin):
+        if self.one_time_only:
             return ("once",)
-        lacking = {scope for scope, of in (("run", self.run), ("sandbox", self.sandbox)) if not of}
+        # That is the same for every program
+        for_project = self.argv if self.is_for_project else ()
+        if UNKNOWN_PROGRAM in (self.script, self.stdin):
+            return ("once", "project") if for_project else ("once",)
+        needed = {"run": self.run, "sandbox": self.sandbox, "project": for_project}
+        lacking = {scope for scope, of in needed.items() if not of}
         return tuple(scope for scope in SCOPES if scope not in lacking)
 
     def plain(self) -> dict[str, Any]:
@@ -139,12 +146,22 @@ class NetworkForCommand(RequestBase):
 
 
 class Egress(RequestBase):
-    """Named hosts, by way of the proxy. One that is asked for while a command runs is allowed for that run at least."""
+    """Named hosts, by way of the proxy. One that is asked for while a command runs is allowed for that run at least.
+
+    `registries` are the package managers of this machine that are configured for them; such a host may be private.
+    """
 
     kind = "egress"
     setting = "egress"
+    is_for_project = True
+    optional = (*RequestBase.optional, "registries")
 
     hosts: tuple[str, ...]
+    registries: tuple[str, ...] = ()
+
+    def for_project(self) -> tuple[Self, ...]:
+        """Return what stands for its hosts one by one, whatever the command: what an answer for the project grants."""
+        return tuple(type(self)(project=self.project, hosts=(host,)) for host in self.hosts)
 
 
 class WritableRoot(RequestBase):
@@ -252,8 +269,17 @@ class Grant(Record):
         """Tell whether it answers a request at that moment: every field is the same, and its time is not over."""
         if self.scope == "once" or self.scope not in request.scopes:
             return False
+        return self.is_valid(now_ns) and request.at_scope(self.scope) == self.request
+
+    @property
+    def answer(self) -> Scope:
+        """The scope of the answer that it is from: one for hosts without a command is for the project."""
+        return "project" if isinstance(self.request, Egress) and not self.request.argv else self.scope
+
+    def is_valid(self, now_ns: int) -> bool:
+        """Tell whether its time is not over."""
         # A clock that was set back must not lengthen it
-        return self.granted_ns <= now_ns < self.expires_ns and request.at_scope(self.scope) == self.request
+        return self.granted_ns <= now_ns < self.expires_ns
 
 
 class Choice(Record):

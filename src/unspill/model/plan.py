@@ -119,11 +119,15 @@ class NoNetwork(Record):
 class ProxyNetwork(Record):
     """The same, with a listener on loopback that leads to this sandbox's proxy.
 
-    `hosts` are the rules it goes by; `public` is any public host besides; others are asked for with `ask`, for
-    `asking_s` of which the command's time stands still.
+    `hosts` are the rules it goes by, `private_hosts` those for a private network; `public` is any public host besides;
+    others are asked for with `ask`, for `asking_s` of which the command's time stands still. `variables` lead package
+    managers to the registries that are among the hosts; `problems` says which could not be found out.
     """
 
     hosts: tuple[str, ...] = ()
+    private_hosts: tuple[str, ...] = ()
+    variables: tuple[tuple[bytes, bytes], ...] = ()
+    problems: tuple[str, ...] = ()
     ask: bool = False
     asking_s: float = 0.0
     public: bool = False

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     EngineName = Literal["mount", "native"]
     Profile = Literal["default", "strict"]
     NetworkMode = Literal["proxy", "host"]
-    Scope = Literal["once", "run", "sandbox", "always"]
+    Registry = Literal["pip", "npm", "cargo", "go", "apt"]
+    Scope = Literal["once", "run", "sandbox", "project", "always"]
     Stance = Literal["ask", "deny"]
     ApproverName = Literal["terminal", "queue", "deny"]
 
@@ -30,8 +31,11 @@ KIB = 1024
 DAY_NS = 24 * 3600 * 1_000_000_000
 MIB = 1024 * KIB
 GIB = 1024 * MIB
-# From the shortest to the longest.
-SCOPES: tuple[Scope, ...] = ("once", "run", "sandbox", "always")
+# From the shortest to the longest. `project` lasts as long as `always`, and is for hosts, whatever the command.
+SCOPES: tuple[Scope, ...] = ("once", "run", "sandbox", "project", "always")
+LENGTHS: tuple[Scope, ...] = ("once", "run", "sandbox", "always")
+# Package managers that are asked which hosts they are configured for.
+REGISTRIES: tuple[Registry, ...] = ("pip", "npm", "cargo", "go", "apt")
 
 
 class Limits(Record):
@@ -58,10 +62,13 @@ class Network(Record):
 
     `hosts` are reached by every run, by way of the sandbox's own proxy; with `ask` others are asked for while the
     command waits. `mode` is for a granted network: `proxy` (any public host, by the same proxy) or `host` (the host's
-    own namespace: weaker, and said so at each run). The bytes bound one run.
+    own namespace: weaker, and said so at each run). The bytes bound one run. `private_hosts` are like `hosts`, and may
+    have private addresses. `registries` are package managers: every run reaches the hosts that they are configured for.
     """
 
     hosts: tuple[str, ...] = ()
+    private_hosts: tuple[str, ...] = ()
+    registries: tuple[Registry, ...] = ()
     ask: bool = False
     mode: NetworkMode = "proxy"
     up_bytes: int | None = 1 * GIB

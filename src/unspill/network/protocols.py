@@ -12,11 +12,13 @@ host of a shared front end allows what it serves.
 
 from __future__ import annotations
 
-from unspill.policy.hosts import Destination, Refused, literal_destination, parse_authority, parse_host
+from unspill.policy.hosts import AllowedHost, Destination, Refused, literal_destination, parse_authority, parse_host
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unspill.model.run import DenialRule
 
     Field = tuple[bytes, bytes]
@@ -76,9 +78,12 @@ class ProxyRequest(Record):
     head: Head | None = None
 
 
-def opening_for(first: int) -> HttpOpening | SocksOpening:
-    """Return the opening of a client by its first byte, which is 5 for SOCKS and a letter for HTTP."""
-    return SocksOpening() if first == _SOCKS_VERSION else HttpOpening()
+def opening_for(first: int, local: Sequence[AllowedHost] = ()) -> HttpOpening | SocksOpening:
+    """Return the opening of a client by its first byte, which is 5 for SOCKS and a letter for HTTP.
+
+    `local` are the rules for names that only a private network has.
+    """
+    return SocksOpening(local) if first == _SOCKS_VERSION else HttpOpening(local)
 
 
 class HttpOpening:
@@ -86,7 +91,8 @@ class HttpOpening:
 
     reply = b""
 
-    def __init__(self) -> None:
+    def __init__(self, local: Sequence[AllowedHost] = ()) -> None:
+        self._local = local
         self._received = b""
         self._is_tunnel = False
 
@@ -100,7 +106,7 @@ class HttpOpening:
         end = find_head_end(self._received)
         if not end:
             return None
-        head = parse_head(self._received[:end])
+        head = parse_head(self._received[:end], local=self._local)
         self._is_tunnel = head.is_tunnel
         rest = self._received[end:]
         return ProxyRequest(destination=head.destination, rest=rest, head=None if head.is_tunnel else head)
@@ -126,7 +132,8 @@ class HttpOpening:
 class SocksOpening:
     """A greeting, our choice of no authentication, and a request to connect."""
 
-    def __init__(self) -> None:
+    def __init__(self, local: Sequence[AllowedHost] = ()) -> None:
+        self._local = local
         self.reply = b""
         self._received = b""
         self._has_greeted = False
@@ -143,7 +150,7 @@ class SocksOpening:
             if length is None:
                 return None
             self._has_greeted, self._received, self.reply = True, self._received[length:], SOCKS_CHOSEN
-        found = parse_socks_request(self._received)
+        found = parse_socks_request(self._received, self._local)
         return found and ProxyRequest(destination=found[0], rest=self._received[found[1] :])
 
     def granted(self) -> bytes:
@@ -212,18 +219,19 @@ def find_head_end(received: bytes) -> int:
     return end + 4 if end >= 0 else 0
 
 
-def parse_head(head: bytes, *, within: Destination | None = None) -> Head:
+def parse_head(head: bytes, *, within: Destination | None = None, local: Sequence[AllowedHost] = ()) -> Head:
     """Return a request from its head, which ends with an empty line.
 
     Args:
         head: What `find_head_end` has delimited.
         within: The tunnel in which it was sent; then it must be in origin-form and for that host.
+        local: The rules for names that only a private network has.
 
     Raises:
         Refused: It is malformed, ambiguous, or asks for another host than it is sent to.
     """
     first, *lines = head[:-4].split(b"\r\n")
-    method, path, destination, version = _parse_request_line(first, within)
+    method, path, destination, version = _parse_request_line(first, within, local)
     if len(lines) > _FIELDS:
         raise Refused("request", "it has too many fields")
     fields = tuple(_parse_field(line) for line in lines)
@@ -354,7 +362,7 @@ def socks_greeting_bytes(received: bytes) -> int | None:
     return 2 + received[1]
 
 
-def parse_socks_request(received: bytes) -> tuple[Destination, int] | None:
+def parse_socks_request(received: bytes, local: Sequence[AllowedHost] = ()) -> tuple[Destination, int] | None:
     """Return the destination and the length of a request.
 
     Raises:
@@ -378,7 +386,7 @@ def parse_socks_request(received: bytes) -> tuple[Destination, int] | None:
     if not port:
         raise Refused("form", "a port is a number from 1 to 65535")
     if kind == _NAME:
-        return Destination(host=parse_host(address), port=port), end
+        return Destination(host=parse_host(address, local=local), port=port), end
     return literal_destination(address, port), end
 
 
@@ -397,7 +405,9 @@ def printable(raw: bytes) -> str:
     return safe if len(raw) <= _PRINTABLE_BYTES else f"{safe}..."
 
 
-def _parse_request_line(line: bytes, within: Destination | None) -> tuple[bytes, bytes, Destination, bytes]:
+def _parse_request_line(
+    line: bytes, within: Destination | None, local: Sequence[AllowedHost]
+) -> tuple[bytes, bytes, Destination, bytes]:
     parts = line.split(b" ")
     if len(parts) != 3 or parts[2] not in _VERSIONS:
         raise Refused("request", "the request line is not METHOD TARGET HTTP/1.1")
@@ -411,12 +421,12 @@ def _parse_request_line(line: bytes, within: Destination | None) -> tuple[bytes,
             raise Refused("request", "a tunnel to a web server carries requests to that server only")
         return method, target, within, version
     if method == b"CONNECT":
-        return method, target, parse_authority(target), version
-    path, destination = _absolute_form(method, target)
+        return method, target, parse_authority(target, local=local), version
+    path, destination = _absolute_form(method, target, local)
     return method, path, destination, version
 
 
-def _absolute_form(method: bytes, target: bytes) -> tuple[bytes, Destination]:
+def _absolute_form(method: bytes, target: bytes, local: Sequence[AllowedHost]) -> tuple[bytes, Destination]:
     if target[:7].lower() != b"http://":
         raise Refused("request", "a proxy takes http://host/path or CONNECT")
     rest = target[7:]
@@ -424,7 +434,7 @@ def _absolute_form(method: bytes, target: bytes) -> tuple[bytes, Destination]:
     path = rest[end:]
     if not path.startswith(b"/"):
         path = b"*" if method == b"OPTIONS" and not path else b"/" + path
-    return path, parse_authority(rest[:end], port=80)
+    return path, parse_authority(rest[:end], port=80, local=local)
 
 
 def _parse_field(line: bytes) -> Field:
@@ -452,7 +462,8 @@ def _check_host(fields: tuple[Field, ...], destination: Destination, *, is_tunne
         return  # ours is added; the host that was checked is the only one there is
     # Some clients leave the port out of the Host of a CONNECT
     default = destination.port if is_tunnel else 80
-    if parse_authority(hosts[0], port=default) != destination:
+    own = (AllowedHost(host=destination.host),)
+    if parse_authority(hosts[0], port=default, local=own) != destination:
         raise Refused("request", "its Host is a different one")
 
 

@@ -175,7 +175,7 @@ class Proxy:
             SandboxUnavailable: There are no descriptors left; the listener is closed.
         """
         accepting = socket(fileno=listener)
-        addresses = AddressRules(own=own, endpoints=endpoints)
+        addresses = AddressRules(own=own, endpoints=endpoints, private=rules.private)
         try:
             if accepting.type != SOCK_STREAM:
                 raise SandboxUnavailable("the proxy needs a stream socket")
@@ -471,7 +471,8 @@ class Client:
             return  # it was too late, and the client has been told so
         try:
             if answers:
-                self._addresses = list(self._loop.addresses.check_answers(answers, self._request.destination.port))
+                host, port = self._request.destination.host, self._request.destination.port
+                self._addresses = list(self._loop.addresses.check_answers(answers, port, host))
                 self._connect_next()
             else:
                 self._fail("the host does not exist")
@@ -519,7 +520,7 @@ class Client:
                 self.end("failed")
                 return
             if not self._has_begun:
-                self._has_begun, self._opening = True, opening_for(received[0])
+                self._has_begun, self._opening = True, opening_for(received[0], self._loop.rules.private)
             request = self._opening.feed(received)
             self._send(self._opening.reply)
             self._opening.reply = b""
@@ -532,7 +533,7 @@ class Client:
         except Refused:
             # What nobody can allow is refused as that, and not asked for; no name is looked up before it is allowed
             if destination.address:
-                self._loop.addresses.check(destination.address, destination.port)
+                self._loop.addresses.check(destination.address, destination.port, destination.host)
             questions = self._loop.questions
             if questions is None:
                 raise
@@ -544,7 +545,7 @@ class Client:
     def _reach(self, destination: Destination) -> None:
         self._loop.check_budget()
         if destination.address:
-            self._loop.addresses.check(destination.address, destination.port)
+            self._loop.addresses.check(destination.address, destination.port, destination.host)
             self._addresses = [destination.address]
             self._connect_next()
         else:
@@ -961,7 +962,7 @@ def make_gate(
     """
     if not isinstance(network, ProxyNetwork):
         return None
-    rules = parse_rules(network.hosts, public=network.public)
+    rules = parse_rules(network.hosts, public=network.public, private=network.private_hosts)
     try:
         own = own_addresses()
     except (OSError, ValueError) as error:

@@ -27,7 +27,7 @@ from unspill.network.protocols import (
     parse_head,
     parse_hello,
 )
-from unspill.policy.hosts import Destination, Refused, parse_host
+from unspill.policy.hosts import AllowedHost, Destination, Refused, parse_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class HelloGate:
                 raise Refused("server name", "it asks for a name, but the tunnel is to an address")
         elif not name:
             raise Refused("server name", "it asks for no name")
-        elif _normal_host(name) != self._destination.host:
+        elif _normal_host(name, self._destination) != self._destination.host:
             raise Refused("server name", "it asks for a host other than the tunnel's")
 
     def answer(self, refused: Refused, text: str) -> bytes:
@@ -426,8 +426,8 @@ class PipePool:
         os.close(pipe[1])
 
 
-def _normal_host(name: bytes) -> str:
+def _normal_host(name: bytes, destination: Destination) -> str:
     try:
-        return parse_host(name)
+        return parse_host(name, local=(AllowedHost(host=destination.host),))
     except Refused:
         raise Refused("server name", "it asks for something that is not a host name") from None

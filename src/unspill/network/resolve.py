@@ -11,12 +11,14 @@ import os
 from socket import AF_UNSPEC, SOCK_STREAM, getaddrinfo
 from threading import Lock, Thread
 
-from unspill.policy.hosts import Refused, pack_address, why_forbidden
+from unspill.policy.hosts import Refused, is_private_use, pack_address, why_forbidden
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from unspill.policy.hosts import AllowedHost
 
     Resolver = Callable[[str], Sequence[str]]
 
@@ -32,13 +34,17 @@ class Endpoint(Record):
 
 
 class AddressRules(Record):
-    """What is asked of every address: public, and not this machine's `own`, unless it is an `endpoint`."""
+    """What is asked of every address: public, and not this machine's `own`, unless it is an `endpoint`.
+
+    A host that a `private` rule covers may have an address of a private network as well.
+    """
 
     own: frozenset[bytes] = frozenset()
     endpoints: frozenset[Endpoint] = frozenset()
+    private: tuple[AllowedHost, ...] = ()
 
-    def check(self, packed: bytes, port: int) -> None:
-        """Return if an address may be connected to.
+    def check(self, packed: bytes, port: int, host: str = "") -> None:
+        """Return if an address may be connected to for a host, which may be the address itself.
 
         Raises:
             Refused: It is not public.
@@ -46,9 +52,12 @@ class AddressRules(Record):
         if self.endpoints and Endpoint(address=packed, port=port) in self.endpoints:
             return
         if why := why_forbidden(packed, self.own):
-            raise Refused("address", f"its address is not public ({why})")
+            is_private = is_private_use(why)
+            if is_private and any(rule.covers_host(host) and rule.covers_port(port) for rule in self.private):
+                return
+            raise Refused("address", f"its address is not public ({why})", is_private=is_private)
 
-    def check_answers(self, answers: Sequence[str], port: int) -> tuple[bytes, ...]:
+    def check_answers(self, answers: Sequence[str], port: int, host: str = "") -> tuple[bytes, ...]:
         """Return the packed addresses to try, in the order of the answers.
 
         Raises:
@@ -56,7 +65,7 @@ class AddressRules(Record):
         """
         packed = [pack_address(answer) for answer in answers]
         for address in packed:
-            self.check(address, port)
+            self.check(address, port, host)
         return tuple(dict.fromkeys(packed))[:_TRIED]
 
 

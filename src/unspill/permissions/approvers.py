@@ -16,6 +16,7 @@ from typing import Protocol
 
 from unspill.errors import UsageError
 from unspill.model.permission import UNKNOWN_PROGRAM, Allowed, Denied
+from unspill.model.policy import SCOPES
 from unspill.permissions.question import make_question
 from unspill.policy.paths import TERMINAL_RESET, quote, wrap
 from unspill.store.permissions import AskedRequest
@@ -37,7 +38,7 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _SETTLE_S = 0.4
 _MOST_SHOWN = 5
 _CLEAR_STATE = TERMINAL_RESET
-_WORDS: dict[str, Scope] = {"y": "once", "yes": "once", "run": "run", "sandbox": "sandbox", "always": "always"}
+_WORDS: dict[str, Scope] = {"y": "once", "yes": "once", **{scope: scope for scope in SCOPES if scope != "once"}}
 # Without letters and digits that are mistaken for others.
 _LETTERS = "abcdefghkmnpqrstuvwxyz"
 _ELSEWHERE = "Run it on a terminal, or let it wait in the queue (`--ask queue`) for `unspill approve`."

@@ -59,10 +59,11 @@ _DENIED = ("denied", "expired")
 
 
 class Allow(Record):
-    """Nobody need be asked. `grant` is the one that was used, if it was one."""
+    """Nobody need be asked. `grant` is the one that was used, if it was one; `others` are those for its other hosts."""
 
     rule: str
     grant: GrantId | None = None
+    others: tuple[GrantId, ...] = ()
 
 
 class Ask(Record):
@@ -79,8 +80,18 @@ class Deny(Record):
     remedy: str = ""
 
 
-def decide(request: Request, policy: Policy, grants: Iterable[Grant] = (), *, now_ns: int) -> Decision:
-    """Return what becomes of a request, and the rule that decided."""
+def decide(
+    request: Request,
+    policy: Policy,
+    grants: Iterable[Grant] = (),
+    of_hosts: tuple[Grant, ...] = (),
+    *,
+    now_ns: int,
+) -> Decision:
+    """Return what becomes of a request, and the rule that decided.
+
+    `of_hosts` are grants for its project, of each of its hosts and whatever the command.
+    """
     rules = policy.permissions
     configured = _configured(request, policy)
     if configured is not None:
@@ -89,6 +100,9 @@ def decide(request: Request, policy: Policy, grants: Iterable[Grant] = (), *, no
     for grant in grants:
         if grant.scope in scopes and grant.covers(request, now_ns):
             return Allow(rule=f"grant {grant.id}", grant=grant.id)
+    if of_hosts and "project" in scopes and all(grant.is_valid(now_ns) for grant in of_hosts):
+        first, *others = (grant.id for grant in of_hosts)
+        return Allow(rule=f"grant {first}", grant=first, others=tuple(others))
     if request.one_time_only:
         return Ask(rule="this is asked every time", scopes=scopes)
     return Ask(rule="no rule and no grant covers it", scopes=scopes)
@@ -114,7 +128,7 @@ def _allowing(request: Request, policy: Policy) -> str:
             return "roots"
         case ReadablePath(path=path) if any(contains(readable, path) for readable in policy.readable):
             return "readable"
-        case Egress(hosts=hosts) if hosts and policy.network.hosts and covered(hosts, policy.network.hosts):
+        case Egress(hosts=hosts) if hosts and covered(hosts, (*policy.network.hosts, *policy.network.private_hosts)):
             return "network.hosts"
         case AsRoot() if policy.allow_root:
             return "allow_root"
@@ -191,13 +205,14 @@ class Broker:
         check_request(request, home=self._home, own=self._own)
         now_ns = self._now_ns()
         found = () if request.one_time_only else self._grants.matching(request, now_ns)
-        match decide(request, self._policy, found, now_ns=now_ns):
+        of_hosts = self._grants.of_hosts(request, now_ns) if isinstance(request, Egress) else ()
+        match decide(request, self._policy, found, of_hosts, now_ns=now_ns):
             case Deny(rule=rule, remedy=remedy):
                 self._audit.append(decision_event(request, "denied", rule))
                 raise _refusal(request, rule, remedy)
-            case Allow(rule=rule, grant=grant):
-                if grant is not None:
-                    self._use(grant, request, now_ns)
+            case Allow(rule=rule, grant=grant, others=others):
+                for used in (*filter(None, (grant,)), *others):
+                    self._use(used, request, now_ns)
                 return Permit(request, rule, grant)
             case Ask(scopes=scopes):
                 return self._ask(make_question(request, scopes, wait_s=self._wait_s))
@@ -235,15 +250,23 @@ class Broker:
         if answer.scope == "once":
             return Permit(request, f"answer of {answer.by}")
         granted_ns = self._now_ns()
-        grant = self._grants.add(
-            request,
-            answer.scope,
-            granted_ns=granted_ns,
-            expires_ns=granted_ns + self._policy.permissions.grant_days * _DAY_NS,
-            granted_by=answer.by,
-        )
-        self._grants.use(grant.id, granted_ns)
-        return Permit(request, f"answer of {answer.by}", grant.id)
+        scope = answer.scope
+        parts: tuple[Request, ...] = (request,)
+        if scope == "project" and isinstance(request, Egress):
+            scope, parts = "always", request.for_project()
+        granted = [
+            self._grants.add(
+                part,
+                scope,
+                granted_ns=granted_ns,
+                expires_ns=granted_ns + self._policy.permissions.grant_days * _DAY_NS,
+                granted_by=answer.by,
+            )
+            for part in parts
+        ]
+        for grant in granted:
+            self._grants.use(grant.id, granted_ns)
+        return Permit(request, f"answer of {answer.by}", granted[0].id)
 
     def _record_end(self, question: Question, answer: Answer) -> None:
         if isinstance(answer, Denied) and answer.is_unseen:

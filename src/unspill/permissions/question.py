@@ -33,9 +33,10 @@ from unspill.model.permission import (
     Unsandboxed,
     WritableRoot,
 )
+from unspill.model.policy import REGISTRIES
 from unspill.policy.config import MODES
 from unspill.policy.defaults import check_root, is_refused_variable
-from unspill.policy.hosts import parse_allowed, parse_reachable
+from unspill.policy.hosts import parse_allowed, parse_private, parse_reachable
 from unspill.policy.paths import LONGEST_PATH, contains, escaped, find_misleading, is_mixed_script, is_normalised
 from unspill.policy.secrets import find_secret
 from unspill.record import Record
@@ -68,6 +69,7 @@ _LABELS: dict[Scope, str] = {
     "once": "Allow once",
     "run": "Allow for this run",
     "sandbox": "Allow in this sandbox",
+    "project": "Allow every command in this project to connect there",
     "always": "Always allow in this project",
 }
 # An answer is never for more than the very command that it was asked for
@@ -295,6 +297,13 @@ def _egress_text(request: Egress) -> str:
     return f"Allow connections to {shorten(_show_hosts(request))}{whom}?"
 
 
+def _egress_lines(request: Egress) -> Iterator[str]:
+    if not request.argv:
+        yield "for:       every command in this project"
+    if request.registries:
+        yield f"because:   your own {' and '.join(request.registries)} is configured for this"
+
+
 def _show_hosts(request: Egress) -> str:
     return ", ".join(show_word(host.encode("utf-8", "surrogateescape")) for host in request.hosts)
 
@@ -386,8 +395,9 @@ def _check_network(request: NetworkForCommand, _home: bytes, _own: tuple[bytes, 
 def _check_egress(request: Egress, _home: bytes, _own: tuple[bytes, ...]) -> None:
     hosts = request.hosts
     _demand(0 < len(hosts) <= _MOST_HOSTS, f"names {len(hosts)} hosts, not 1 to {_MOST_HOSTS}")
+    _demand(set(request.registries) <= set(REGISTRIES), "names no package manager")
     for host in hosts:
-        _check_host(host)
+        _check_host(host, is_private=bool(request.registries))
 
 
 def _check_writable(request: WritableRoot, home: bytes, own: tuple[bytes, ...]) -> None:
@@ -429,16 +439,16 @@ def _check_unsandboxed(request: Unsandboxed, _home: bytes, _own: tuple[bytes, ..
         )
 
 
-def _check_host(host: str) -> None:
+def _check_host(host: str, *, is_private: bool) -> None:
     """Demand that a host is written as the proxy and the configuration write it, and in the one form of it."""
     no_host = f"names something that is no host: {show_word(host.encode('utf-8', 'replace'))}"
     try:
-        is_rule = parse_allowed(host).text == host
+        is_rule = parse_allowed(host, is_local=is_private).text == host
     except PolicyError:
         is_rule = False
     _demand(is_rule, no_host)
     try:
-        parse_reachable(host)
+        (parse_private if is_private else parse_reachable)(host)
     except PolicyError as error:
         # Of an address that is never reached nobody need be asked
         raise UsageError(error.message, remedy=error.remedy) from None
@@ -513,6 +523,7 @@ KINDS: dict[type[Request], RequestKind] = {
     Egress: RequestKind(
         text=_egress_text,
         names_command=True,
+        lines=_egress_lines,
         subjects=lambda request, places: (_show_hosts(request), *places),
         check=_check_egress,
     ),

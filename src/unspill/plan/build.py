@@ -37,7 +37,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from unspill.model.plan import MountOp, PlanInput
+    from unspill.model.plan import MountOp, NetworkPlan, PlanInput
     from unspill.model.run import Stack
     from unspill.plan import rootfs
 else:
@@ -85,7 +85,7 @@ def build_plan(given: PlanInput) -> Plan:
         rootfs=b"" if given.places.rootfs is None else given.places.rootfs.tree,
         skeleton=skeleton,
         network=given.network,
-        warnings=(*warnings, *((HOST_NETWORK,) if isinstance(given.network, HostNetwork) else ())),
+        warnings=(*warnings, *_network_warnings(given.network)),
     )
 
 
@@ -107,6 +107,12 @@ def with_other_layers(plan: Plan, stacks: Iterable[Stack]) -> Plan | None:
         else:
             mounts.append(operation)
     return plan.replace(mounts=tuple(mounts))
+
+
+def _network_warnings(network: NetworkPlan) -> tuple[str, ...]:
+    if isinstance(network, ProxyNetwork):
+        return network.problems
+    return (HOST_NETWORK,) if isinstance(network, HostNetwork) else ()
 
 
 def _check_places(given: PlanInput) -> None:

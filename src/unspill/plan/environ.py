@@ -242,7 +242,7 @@ NODE_SCRIPT = rb"""// SPDX-License-Identifier: Apache-2.0
 def _with_extra(given: PlanInput, kept: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
     extra = _checked_extra(given.extra_environ)
     if isinstance(given.network, ProxyNetwork):
-        kept |= _proxy_environ(extra)
+        kept |= dict(given.network.variables) | _proxy_environ(extra)
     kept |= extra
     return tuple(sorted(kept.items()))
 

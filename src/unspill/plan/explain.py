@@ -385,7 +385,8 @@ def _describe_network(network: NetworkPlan) -> str:
         case NoNetwork():
             return "off, except for the sandbox's own loopback"
         case ProxyNetwork():
-            hosts = ["any public host"] * network.public + [*network.hosts] + ["hosts that you allow"] * network.ask
+            named = dict.fromkeys((*network.hosts, *network.private_hosts))
+            hosts = ["any public host"] * network.public + [*named] + ["hosts that you allow"] * network.ask
             return f"{', '.join(hosts)}; only through this run's proxy"
         case HostNetwork():
             return "THE HOST'S OWN, including its loopback and local network"

@@ -14,7 +14,7 @@
     environment               any                a part of your own list
     after, after_timeout, after_cancel  any      "apply" only where it is yours
     [limits], shown_*         any                only lower
-    [network] hosts           any                a part of your own list
+    [network] hosts, private_hosts, registries  any  a part of your own list
     [network] *_bytes         any                only lower
     [network] ask             any                only false
     [network] mode            any                -
@@ -37,8 +37,9 @@ from unspill.errors import PolicyError
 from unspill.model.policy import (
     GIB,
     KIB,
+    LENGTHS,
     MIB,
-    SCOPES,
+    REGISTRIES,
     Limits,
     Network,
     Rules,
@@ -390,19 +391,22 @@ class SettingReader:
         return self._fields(key, value, Network.__match_args__, self._network)
 
     def _network(self, key: str, name: str, value: object) -> object:
-        if name == "hosts":
-            return self._hosts(key, value)
+        if name in ("hosts", "private_hosts"):
+            return self._hosts(key, value, is_private=name == "private_hosts")
+        if name == "registries":
+            return tuple(dict.fromkeys(_one_of(REGISTRIES)(self, key, item) for item in self.texts(key, value)))
         if name == "ask":
             return self.boolean(key, value)
         if name == "mode":
             return _one_of(MODES)(self, key, value)
         return None if value == _UNLIMITED else self.size(key, value)
 
-    def _hosts(self, key: str, value: object) -> tuple[str, ...]:
-        from unspill.policy.hosts import parse_reachable  # lazy: proxy
+    def _hosts(self, key: str, value: object, *, is_private: bool) -> tuple[str, ...]:
+        from unspill.policy.hosts import parse_private, parse_reachable  # lazy: proxy
 
+        parse = parse_private if is_private else parse_reachable
         try:
-            return tuple(dict.fromkeys(parse_reachable(text).text for text in self.texts(key, value)))
+            return tuple(dict.fromkeys(parse(text).text for text in self.texts(key, value)))
         except PolicyError as error:
             if error.message.startswith(self.where):
                 raise
@@ -421,7 +425,7 @@ class SettingReader:
             return self.seconds(key, value)
         if name in ("max_denials", "max_same_denials"):
             return self.count(key, value)
-        return _one_of({"longest": SCOPES, "approver": APPROVERS}.get(name, STANCES))(self, key, value)
+        return _one_of({"longest": LENGTHS, "approver": APPROVERS}.get(name, STANCES))(self, key, value)
 
     def secrets(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:
         return self._fields(key, value, Secrets.__match_args__, self._secret)

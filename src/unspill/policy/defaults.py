@@ -19,7 +19,7 @@ from unspill.policy.secrets import SYSTEM_SECRETS, find_secret, home_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 TOOLCHAINS = tuple(
@@ -62,6 +62,7 @@ SYSTEM_TREES = tuple(
 # No root themselves, but what lies beneath may be one.
 SHARED_PARENTS = (b"/home", b"/media", b"/mnt", b"/opt", b"/run/media", b"/srv", b"/tmp", b"/var/tmp", b"/var/www")
 
+_SHOWN_ANYWAY = tuple(b"/usr /etc /bin /sbin /lib /lib64 /opt /nix /gnu /dev /proc /run /sys /tmp /var/tmp".split())
 _PROGRAM_DIRECTORIES = (b"bin", b"sbin", b"shims")
 
 ALLOWED_VARIABLES = frozenset(
@@ -136,6 +137,46 @@ def toolchain_candidates(home: bytes, path: bytes = b"") -> tuple[bytes, ...]:
         if find_secret(programs, home) is None and not any(contains(known, programs) for known in found):
             found.append(programs)
     return tuple(found)
+
+
+def venv_candidates(venvs: Iterable[tuple[bytes, bytes]], home: bytes, roots: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return what a virtual environment needs, whole, and of its base interpreter the programs and libraries.
+
+    `venvs` are directories with the text of their `pyvenv.cfg`. One of a root decides nothing: a command may have
+    written it. Of a home directory only what lies below it is shown, and never what a root or a secret is in.
+    """
+    found: list[bytes] = []
+    for venv, text in venvs:
+        if any(contains(root, venv) for root in roots):
+            continue
+        base = _base_of(text)
+        for path in (venv, *((base, posixpath.dirname(base) + b"/lib") if base else ())):
+            is_apart = not any(contains(path, other) or contains(other, path) for other in roots)
+            if is_apart and _can_be_shown(path, home):
+                found.append(path)
+    return tuple(dict.fromkeys(found))
+
+
+def _can_be_shown(path: bytes, home: bytes) -> bool:
+    """Tell whether a directory is neither secret nor has a secret or the home in it, and is not shown or fresh anyway.
+
+    A directory at the top may be a whole disk.
+    """
+    secrets = (home, *home_secrets(home), *SYSTEM_SECRETS)
+    if find_secret(path, home) is not None or any(contains(path, secret) for secret in secrets):
+        return False
+    is_shown = any(contains(place, path) for place in (*NEVER_SHOWN, *_SHOWN_ANYWAY))
+    return lies_beneath(path, home) or (path.count(b"/") > 1 and not is_shown)
+
+
+def _base_of(text: bytes) -> bytes:
+    """Return the directory of programs that a `pyvenv.cfg` names as its base, nothing if that is none."""
+    for line in text.splitlines():
+        key, _, value = line.partition(b"=")
+        path = value.strip()
+        if key.strip().lower() == b"home" and path.startswith(b"/") and b"\0" not in path:
+            return normalise(path) if posixpath.basename(normalise(path)) in _PROGRAM_DIRECTORIES else b""
+    return b""
 
 
 def cache_candidates(home: bytes) -> tuple[bytes, ...]:

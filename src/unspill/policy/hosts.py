@@ -2,7 +2,8 @@
 """Which hosts a sandbox may reach: the grammar of names and addresses, the rules, and why something is refused.
 
 A rule is an exact host, the subdomains of one, or any public host; an empty list allows nothing. Names are compared
-label by label, so a suffix without its dot never matches.
+label by label, so a suffix without its dot never matches. A private rule is for a server of the person's own network:
+its host may have a local name and a private address, never one of this machine or of a metadata service.
 
 The grammar comes before anything else is done with a name: letters, digits, hyphens and dots, or a literal address.
 Resolvers read more than names: an embedded NUL ends the name for getaddrinfo, full-width and circled digits become
@@ -23,7 +24,7 @@ from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from unspill.model.run import DenialRule
 
@@ -39,11 +40,18 @@ _LDH = _LETTERS + _DIGITS + b"-"
 SPECIAL = frozenset(
     "alt arpa corp home internal intranet invalid lan local localdomain localhost onion private".split()
 )
+# Nobody's server has such a name, or it is this machine
+_NOWHERE = frozenset("alt arpa invalid localdomain localhost onion".split())
+# What a private rule may lead to; everything else that is not public stays out of reach
+_PRIVATE = frozenset(("private", "shared by carriers", "documentation", "benchmarking"))
 _OF_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.:[]_*")
 
 _FORMS = "Write `example.org`, `*.example.org` or `example.org:8443`."
 _ENCODED = "Write international names in their encoded form, with labels that begin with `xn--`."
-_PUBLIC = "Name a public host. No setting allows addresses of this machine, of its network or for special use."
+_PUBLIC = (
+    "Name a public host. `private_hosts` under `[network]` in your configuration is for servers of your own network."
+)
+_NEVER = "`--expose PORT` is for a port of this machine. No setting allows metadata services and special addresses."
 
 _V4 = """
 0.0.0.0/8         this network
@@ -90,7 +98,10 @@ _V6 = """
 3ffe::/16         6bone, given back
 3fff::/20         documentation
 5f00::/16         segment routing
-fc00::/7          private, metadata service
+fd00:c1::/32      metadata service
+fd00:ec2::/32     metadata service
+fd20:ce::/32      metadata service
+fc00::/7          private
 fe80::/10         link-local
 fec0::/10         site-local
 ff00::/8          multicast
@@ -140,17 +151,21 @@ _DEEP = ("amazonaws.com", "amazonaws.com.cn", "azure.com", "on.aws", "windows.ne
 class Refused(Exception):
     """A destination or a request that the rules do not allow: the proxy makes a Denial of it, a setting a PolicyError.
 
-    `because` is one clause for people; it never quotes what the command sent.
+    `because` is one clause for people; it never quotes what the command sent. `is_private`: a private rule for the host
+    would allow it.
     """
 
-    def __init__(self, rule: DenialRule, because: str) -> None:
+    def __init__(self, rule: DenialRule, because: str, *, is_private: bool = False) -> None:
         super().__init__(because)
         self.rule = rule
         self.because = because
+        self.is_private = is_private
 
     def remedy(self, host: str, port: int) -> str:
         """Return what would allow it, after the reason where that is not said apart."""
         reason = f"{self.because[:1].upper()}{self.because[1:]}."
+        if self.is_private:
+            return f"{reason} If it is a server of your own network, list it in `private_hosts` under `[network]`."
         match self.rule:
             case "form":
                 return f"{reason} Use a host name of letters, digits and hyphens."
@@ -182,11 +197,13 @@ class Destination(Record):
         return host if self.port == 80 else f"{host}:{self.port}"
 
 
-def parse_host(raw: bytes) -> str:
+def parse_host(raw: bytes, *, local: Sequence[AllowedHost] | None = ()) -> str:
     """Return a host name in lower case, without its trailing dot.
 
+    Names that only a private network has are taken if a rule in `local` covers them, or all of them with None.
+
     Raises:
-        Refused: It is not a full name of the public name space.
+        Refused: It is no host name, or not a full name of the public name space.
     """
     name = raw.lower()
     name = name[:-1] if name.endswith(b".") else name
@@ -195,13 +212,24 @@ def parse_host(raw: bytes) -> str:
         raise Refused("form", "a name has 1 to 253 characters")
     if not all(_is_label(label) for label in labels):
         raise Refused("form", "a label has 1 to 63 letters, digits and inner hyphens")
-    if len(labels) < 2:
-        raise Refused("form", "a single label is not a public name")
-    if labels[-1].translate(None, _LETTERS) and not labels[-1].startswith(b"xn--"):
-        raise Refused("form", "the last label must not have digits")
-    if labels[-1].decode("ascii") in SPECIAL:
-        raise Refused("form", "the last label is not a public domain")
-    return name.decode("ascii")
+    text = name.decode("ascii")
+    why = why_local(text)
+    # Numbers in any base that a resolver reads as an address begin with a digit
+    is_possible = labels[-1][:1] in _LETTERS and text.rpartition(".")[2] not in _NOWHERE
+    is_named = local is None or any(rule.covers_host(text) for rule in local)
+    if why and not (is_possible and is_named):
+        raise Refused("form", why, is_private=is_possible)
+    return text
+
+
+def why_local(name: str) -> str:
+    """Return why a host name is none of the public name space, the empty text if it is one."""
+    *others, last = name.split(".")
+    if not others:
+        return "a single label is not a public name"
+    if last.encode().translate(None, _LETTERS) and not last.startswith("xn--"):
+        return "the last label must not have digits"
+    return "the last label is not a public domain" if last in SPECIAL else ""
 
 
 def parse_port(raw: bytes) -> int:
@@ -220,8 +248,8 @@ def literal_destination(packed: bytes, port: int) -> Destination:
     return Destination(host=address_text(packed), port=port, address=packed)
 
 
-def parse_authority(raw: bytes, *, port: int | None = None) -> Destination:
-    """Return the destination of `host:port`, or of `host` where there is a default port.
+def parse_authority(raw: bytes, *, port: int | None = None, local: Sequence[AllowedHost] = ()) -> Destination:
+    """Return the destination of `host:port`, or of `host` where there is a default port; `local` is for `parse_host`.
 
     Raises:
         Refused: The host or the port is malformed, or the port is missing.
@@ -236,7 +264,7 @@ def parse_authority(raw: bytes, *, port: int | None = None) -> Destination:
     at = parse_port(number) if colon else port
     assert at is not None
     packed = find_literal(host)
-    return literal_destination(packed, at) if packed else Destination(host=parse_host(host), port=at)
+    return literal_destination(packed, at) if packed else Destination(host=parse_host(host, local=local), port=at)
 
 
 class AllowedHost(Record):
@@ -272,19 +300,22 @@ class AllowedHost(Record):
         return f"{'*.' * self.subdomains}{host}{'' if self.port is None else f':{self.port}'}"
 
 
-def parse_allowed(text: str) -> AllowedHost:
+def parse_allowed(text: str, *, is_local: bool = False) -> AllowedHost:
     """Return the rule of `example.org`, `*.example.org`, `203.0.113.7` or `[2001:db8::1]`, with `:port` or without.
+
+    With `is_local` it may also be a name that only a private network has.
 
     Raises:
         PolicyError: It is none of these, or its star stands for everybody's names.
     """
+    local = None if is_local else ()
     try:
         host, port = _split_port(_without_others(text.encode("ascii")))
         if packed := find_literal(host):
             return AllowedHost(host=address_text(packed), port=port)
         if not host.startswith(b"*."):
-            return AllowedHost(host=parse_host(host), port=port)
-        suffix = parse_host(host[2:])
+            return AllowedHost(host=parse_host(host, local=local), port=port)
+        suffix = parse_host(host[2:], local=local)
     except UnicodeEncodeError:
         raise PolicyError(f"not a host that can be allowed: {text!a}", remedy=_ENCODED) from None
     except Refused as error:
@@ -304,7 +335,22 @@ def parse_reachable(text: str) -> AllowedHost:
     packed = pack_address(rule.host)
     why = why_forbidden(packed) if packed else ""
     if why:
-        raise PolicyError(f"the address {rule.text} can never be allowed: it is not public ({why})", remedy=_PUBLIC)
+        how, remedy = ("can't", _PUBLIC) if why in _PRIVATE else ("can never", _NEVER)
+        raise PolicyError(f"the address {rule.text} {how} be allowed: it is not public ({why})", remedy=remedy)
+    return rule
+
+
+def parse_private(text: str) -> AllowedHost:
+    """Return the rule of a host that may be on the person's own network.
+
+    Raises:
+        PolicyError: It is none, or an address to which nothing is ever sent.
+    """
+    rule = parse_allowed(text, is_local=True)
+    packed = pack_address(rule.host)
+    why = why_forbidden(packed) if packed else ""
+    if why and why not in _PRIVATE:
+        raise PolicyError(f"the address {rule.text} can never be allowed ({why})", remedy=_NEVER)
     return rule
 
 
@@ -312,10 +358,11 @@ class HostRules(Record):
     """All rules of one sandbox.
 
     `public` is for a granted network: any public host, literal addresses too, on `public_ports`. `any_server_name`
-    gives up the check of what TLS asks for.
+    gives up the check of what TLS asks for. What `private` covers is allowed too, and may be of a private network.
     """
 
     allowed: tuple[AllowedHost, ...] = ()
+    private: tuple[AllowedHost, ...] = ()
     public: bool = False
     public_ports: tuple[int, ...] = WEB_PORTS
     any_server_name: bool = False
@@ -326,7 +373,7 @@ class HostRules(Record):
         Raises:
             Refused: No rule covers it.
         """
-        about = [rule for rule in self.allowed if rule.covers_host(destination.host)]
+        about = [rule for rule in (*self.private, *self.allowed) if rule.covers_host(destination.host)]
         if any(rule.covers_port(destination.port) for rule in about):
             return
         if self.public and destination.port in self.public_ports:
@@ -342,17 +389,19 @@ def covered(wanted: Iterable[str], allowed: Iterable[str]) -> bool:
     Raises:
         PolicyError: One of them is not a rule.
     """
-    rules = tuple(map(parse_allowed, allowed))
-    return all(any(rule.covers(parse_allowed(text)) for rule in rules) for text in wanted)
+    rules = tuple(parse_allowed(text, is_local=True) for text in allowed)
+    return all(any(rule.covers(parse_allowed(text, is_local=True)) for rule in rules) for text in wanted)
 
 
-def parse_rules(texts: Iterable[str], *, public: bool = False) -> HostRules:
-    """Return the rules of a list of hosts.
+def parse_rules(texts: Iterable[str], *, public: bool = False, private: Iterable[str] = ()) -> HostRules:
+    """Return the rules of a list of hosts, and of one of private ones.
 
     Raises:
         PolicyError: One of them is not a rule.
     """
-    return HostRules(allowed=tuple(parse_allowed(text) for text in texts), public=public)
+    return HostRules(
+        allowed=tuple(map(parse_allowed, texts)), public=public, private=tuple(map(parse_private, private))
+    )
 
 
 def _allowing(rule: str) -> str:
@@ -463,6 +512,11 @@ def why_forbidden(packed: bytes, own: Iterable[bytes] = ()) -> str:
     if len(packed) == 16:
         return _why_not_global_unicast(packed)
     return ""
+
+
+def is_private_use(why: str) -> bool:
+    """Tell whether a private rule allows an address to which nothing may be sent for this reason."""
+    return why in _PRIVATE
 
 
 def _why_not_global_unicast(packed: bytes) -> str:

@@ -164,17 +164,25 @@ def _tighter_network(network: Network, project: Settings) -> Network:
         if name == "ask":
             if wanted and not network.ask:
                 raise _widens(project, key, "is switched off in your own configuration")
-        elif name == "hosts":
-            _check_hosts(network, project, wanted)
+        elif name in ("hosts", "private_hosts"):
+            _check_hosts(getattr(network, name), project, key, wanted)
+        elif name == "registries":
+            _check_registries(network, project, wanted)
         else:
             _check_lower(project.where, key, getattr(network, name), wanted)
     return network.replace(**dict(project.network))
 
 
-def _check_hosts(network: Network, project: Settings, wanted: tuple[str, ...]) -> None:
+def _check_hosts(own: tuple[str, ...], project: Settings, key: str, wanted: tuple[str, ...]) -> None:
     for host in wanted:
-        if not host_rules.covered([host], network.hosts):
-            raise _widens(project, "network.hosts", f"{host} is not in your own list")
+        if not host_rules.covered([host], own):
+            raise _widens(project, key, f"{host} is not in your own list")
+
+
+def _check_registries(network: Network, project: Settings, wanted: tuple[str, ...]) -> None:
+    for registry in wanted:
+        if registry not in network.registries:
+            raise _widens(project, "network.registries", f"{registry} is not in your own list")
 
 
 def _tighter_rules(rules: Rules, project: Settings) -> Rules:
@@ -227,14 +235,20 @@ def _least(one: Bound, other: Bound) -> Bound:
 
 
 def _tightest_network(one: Network, other: Network) -> Network:
-    hosts = [host for host in one.hosts if host_rules.covered([host], other.hosts)]
-    hosts += [host for host in other.hosts if host_rules.covered([host], one.hosts)]
     return one.replace(
-        hosts=tuple(dict.fromkeys(hosts)),
+        hosts=_common_hosts(one.hosts, other.hosts),
+        private_hosts=_common_hosts(one.private_hosts, other.private_hosts),
+        registries=tuple(registry for registry in one.registries if registry in other.registries),
         ask=one.ask and other.ask,
         up_bytes=_least(one.up_bytes, other.up_bytes),
         down_bytes=_least(one.down_bytes, other.down_bytes),
     )
+
+
+def _common_hosts(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    hosts = [host for host in one if host_rules.covered([host], other)]
+    hosts += [host for host in other if host_rules.covered([host], one)]
+    return tuple(dict.fromkeys(hosts))
 
 
 def _tightest_rules(one: Rules, other: Rules) -> Rules:

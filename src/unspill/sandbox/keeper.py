@@ -435,6 +435,7 @@ class KeptSandbox:
         readable: Sequence[str] = (),
         reveal: Sequence[str] = (),
         roots: Sequence[str] = (),
+        registries: Sequence[str] = (),
         unsandboxed: bool = False,
         ports: WantedPorts | None = None,
         alone: bool = False,
@@ -449,7 +450,7 @@ class KeptSandbox:
             UnspillError: as `Live.run`.
         """
         del limits, approver, on_wait
-        if alone or ports is not None or network or hosts or readable or reveal or roots or unsandboxed:
+        if alone or ports is not None or unsandboxed or any((network, hosts, readable, reveal, roots, registries)):
             raise UsageError(
                 f"background runs use sandbox {self._sandbox.name!r}, and what they share stays as it is",
                 remedy=f"End them first (unspill stop {self._sandbox.name}), or use another sandbox: --sandbox NAME.",

@@ -24,6 +24,7 @@ from unspill.model.permission import (
     Unsandboxed,
     WritableRoot,
 )
+from unspill.model.policy import REGISTRIES
 from unspill.permissions.approvers import (
     DenyAll,
     Queue,
@@ -38,7 +39,7 @@ from unspill.plan.view import is_shown, to_host, to_inside
 from unspill.policy.hosts import WEB_PORTS, parse_allowed, parse_reachable
 from unspill.policy.paths import contains, normalise, quote
 from unspill.record import Record
-from unspill.sandbox.planning import make_spec
+from unspill.sandbox.planning import ask_registries, make_spec
 from unspill.sandbox.project import check_approver, checked_roots, find_own_locations, get_facts, own_directories
 from unspill.sandbox.result import never_begun, record_run
 from unspill.sandbox.review import plan_as_if
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.model.permission import Grant, Question, Request
-    from unspill.model.policy import Policy, Scope
+    from unspill.model.policy import Policy, Registry, Scope
     from unspill.permissions.approvers import Approver
     from unspill.permissions.audit import Event
     from unspill.sandbox.planning import RunSpec
@@ -70,6 +71,7 @@ class Access(Record):
     readable: tuple[bytes, ...] = ()
     reveal: tuple[bytes, ...] = ()
     roots: tuple[bytes, ...] = ()
+    registries: tuple[Registry, ...] = ()
 
 
 def check_access(
@@ -80,13 +82,14 @@ def check_access(
     readable: Sequence[PathLike],
     reveal: Sequence[PathLike],
     roots: Sequence[PathLike],
+    registries: Sequence[str] = (),
 ) -> Access:
-    """Check what a caller access, name by name. Relative paths are seen from the project.
+    """Check what a caller wants, name by name. Relative paths are seen from the project.
 
     Raises:
         UsageError: a host is none, or there is nothing at a path.
     """
-    for given in (hosts, readable, reveal, roots):
+    for given in (hosts, readable, reveal, roots, registries):
         if isinstance(given, str | bytes):
             raise UsageError(f"this must be a list, not one text: {given!r}")
     if roots and not project.roots:
@@ -97,7 +100,15 @@ def check_access(
         readable=tuple(dict.fromkeys(_real(project, path) for path in readable)),
         reveal=_masked(project, reveal),
         roots=tuple(dict.fromkeys(_real(project, path, is_directory=True) for path in roots)),
+        registries=tuple(dict.fromkeys(map(_registry, registries))),
     )
+
+
+def _registry(name: str) -> Registry:
+    for known in REGISTRIES:
+        if known == name:
+            return known
+    raise UsageError(f"there is no package manager {name!a} to ask", remedy=f"One of {', '.join(REGISTRIES)}.")
 
 
 def _masked(project: Project, given: Sequence[PathLike]) -> tuple[bytes, ...]:
@@ -217,6 +228,7 @@ def run_with_more(
     readable: Sequence[PathLike],
     reveal: Sequence[PathLike],
     roots: Sequence[PathLike],
+    registries: Sequence[str] = (),
     *,
     unsandboxed: bool,
 ) -> RunResult:
@@ -230,13 +242,21 @@ def run_with_more(
     if project.means.container:
         raise UsageError("in container mode a command has the whole container", remedy="Ask for nothing else.")
     if unsandboxed:
-        if network or hosts or readable or reveal or roots:
+        if network or hosts or readable or reveal or roots or registries:
             raise UsageError("a command without a sandbox already has full access", remedy="Ask for nothing else.")
         return _run_unsandboxed(project, outside(project, spec), broker)
     project.means.check_sandbox()
 
     def ask() -> tuple[Project, RunSpec]:
-        access = check_access(project, network=network, hosts=hosts, readable=readable, reveal=reveal, roots=roots)
+        access = check_access(
+            project,
+            network=network,
+            hosts=hosts,
+            readable=readable,
+            reveal=reveal,
+            roots=roots,
+            registries=registries,
+        )
         return permitted(project, spec, access, broker)
 
     found = until_cancelled(ask, spec.cancel_fd)
@@ -271,13 +291,31 @@ def permitted(project: Project, spec: RunSpec, access: Access, broker: Broker) -
         UsageError: something of it is malformed, or can't be had whoever says yes.
     """
     access = _unseen(project, spec, access)
+    found = _hosts_of(project, access.registries)
     wider, wider_spec = _with(project, spec, access)
     plan = plan_as_if(wider, wider_spec)
     occasion = occasion_of(wider, wider_spec, plan)
     requests = tuple(_requests(access, occasion, project.means.policy.network.mode))
-    for permit, asked in zip(broker.obtain_all(requests), requests, strict=True):
-        permit.take(asked)
+    if found:
+        requests += (Egress(**occasion, hosts=found, registries=access.registries),)
+    for permit, request in zip(broker.obtain_all(requests), requests, strict=True):
+        permit.take(request)
     return wider, wider_spec.replace(program=occasion["script"])
+
+
+def _hosts_of(project: Project, registries: tuple[Registry, ...]) -> tuple[str, ...]:
+    """Return the hosts that package managers of this machine are configured for.
+
+    Raises:
+        UsageError: one of them does not say.
+    """
+    if not registries:
+        return ()
+    every = (*project.means.policy.network.registries, *registries)
+    found = ask_registries(project, tuple(dict.fromkeys(every)), afresh=True)
+    if found.problems:
+        raise UsageError("; ".join(found.problems), remedy="Name the hosts yourself with `--allow-host`.")
+    return found.all_hosts
 
 
 def _unseen(project: Project, spec: RunSpec, access: Access) -> Access:
@@ -297,13 +335,18 @@ def _unseen(project: Project, spec: RunSpec, access: Access) -> Access:
     if access.network:
         # Any public host is reached on the ports of the web anyway
         hosts = tuple(host for host in hosts if parse_allowed(host).port not in (None, *WEB_PORTS))
-    return access.replace(roots=roots, readable=readable, hosts=hosts)
+    known = project.means.policy.network.registries
+    registries = tuple(registry for registry in access.registries if registry not in known)
+    return access.replace(roots=roots, readable=readable, hosts=hosts, registries=registries)
 
 
 def _with(project: Project, spec: RunSpec, access: Access) -> tuple[Project, RunSpec]:
     policy = project.means.policy
     wider = policy.replace(
-        network=policy.network.replace(hosts=tuple(dict.fromkeys((*policy.network.hosts, *access.hosts)))),
+        network=policy.network.replace(
+            hosts=tuple(dict.fromkeys((*policy.network.hosts, *access.hosts))),
+            registries=(*policy.network.registries, *access.registries),
+        ),
         readable=(*policy.readable, *access.readable),
         roots=(*policy.roots, *access.roots),
     )

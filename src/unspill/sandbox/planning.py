@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import time
 
-from unspill.errors import HostError, UsageError
+from unspill.errors import HostError, SandboxUnavailable, UsageError
 from unspill.host.bwrap import build_filter
-from unspill.host.places import find_places, read_git_configs
+from unspill.host.places import find_places, find_venvs, read_git_configs
 from unspill.layers.lifecycle import lasting_home_dir, make_skeleton, playground_dir, tmp_dir
+from unspill.lazy import lazy_module
 from unspill.model.plan import (
     HostNetwork,
     NoNetwork,
@@ -33,7 +34,7 @@ from unspill.plan.view import (
     to_host,
     to_inside,
 )
-from unspill.policy.defaults import cache_candidates, toolchain_candidates
+from unspill.policy.defaults import cache_candidates, toolchain_candidates, venv_candidates
 from unspill.policy.secrets import secret_paths
 from unspill.record import Record
 
@@ -48,8 +49,10 @@ if TYPE_CHECKING:
         Places,
         Plan,
     )
-    from unspill.model.policy import After, Limits
+    from unspill.model.policy import After, Limits, Registry
     from unspill.model.run import Event, Run, Stack
+    from unspill.network import registries
+    from unspill.network.registries import Registries
     from unspill.permissions.broker import Broker
     from unspill.runner.live import LiveSandbox
     from unspill.runner.watch import AttachedTerminal
@@ -58,12 +61,15 @@ if TYPE_CHECKING:
 
     # A text for a shell, or words
     Command = str | bytes | Sequence[PathLike]
+else:
+    registries = lazy_module("unspill.network.registries")  # lazy: registries
 
 
 # A sandbox that runs many short commands looks around once a second, not for each of them
 _PLACES_S = 1.0
 _RESOLVER_FILE = b"/etc/resolv.conf"
 _found: dict[bytes, tuple[Project, float, Places]] = {}
+_REGISTRIES_FILE = b"/registries.json"
 
 # The kernel takes 128 KiB in one argument and 2 MiB in all; a longer script goes in by a descriptor
 _LONGEST_ARGUMENT = 120 * 1024
@@ -84,7 +90,7 @@ def get_places(project: Project, *, afresh: bool = False) -> Places:
 
 
 def _find_places(project: Project) -> Places:
-    home = project.home.path
+    home, path = project.home.path, os.environb.get(b"PATH", b"")
     configs = read_git_configs(home)
     named = project.home
     if configs:
@@ -101,7 +107,10 @@ def _find_places(project: Project) -> Places:
         playground=playground_dir(project.locations.data, project.path),
         policy=project.means.policy,
         home=named,
-        toolchains=toolchain_candidates(home, os.environb.get(b"PATH", b"")),
+        toolchains=(
+            *toolchain_candidates(home, path),
+            *venv_candidates(find_venvs(path), home, (project.path, *project.roots)),
+        ),
         caches=cache_candidates(home),
         secrets=secret_paths(home, os.getuid()),
         own=(project.locations.config, project.locations.data),
@@ -165,19 +174,48 @@ def _plan_network(project: Project, *, is_granted: bool) -> NetworkPlan:
     network = project.means.policy.network
     if is_granted and network.mode == "host":
         return HostNetwork(resolver_file=_find_resolver_file())
-    if not is_granted and not network.hosts and not network.ask:
+    if not (is_granted or network.hosts or network.private_hosts or network.registries or network.ask):
         return NoNetwork()
     from unspill.policy.hosts import parse_rules  # lazy: proxy
 
+    found = ask_registries(project, network.registries) if network.registries else None
+    hosts = (*network.hosts, *(() if found is None else found.hosts))
+    private = (*network.private_hosts, *(() if found is None else found.private_hosts))
     # What can't be understood is refused before anything is started
-    parse_rules(network.hosts)
+    parse_rules(hosts, private=private)
     return ProxyNetwork(
-        hosts=network.hosts,
+        hosts=hosts,
+        private_hosts=private,
+        variables=() if found is None else found.variables,
+        problems=() if found is None else tuple(f"{text[:1].upper()}{text[1:]}." for text in found.problems),
         ask=network.ask,
         asking_s=project.means.policy.permissions.wait_s if network.ask else 0.0,
         public=is_granted,
         up_bytes=network.up_bytes,
         down_bytes=network.down_bytes,
+    )
+
+
+def ask_registries(project: Project, tools: Sequence[Registry], *, afresh: bool = False) -> Registries:
+    """Return which hosts package managers of this machine are configured for; what they said is kept for an hour.
+
+    Nothing that a command may have written is there when they are asked: no root, and nothing of unspill's own.
+
+    Raises:
+        SandboxUnavailable: there is no bwrap to keep that away from them.
+    """
+    bwrap = project.means.facts.bwrap
+    if bwrap is None:
+        raise SandboxUnavailable("package managers can't be asked without bwrap")
+    written = (*project.roots, project.locations.state, project.locations.data)
+    hidden = tuple(path for path in dict.fromkeys(map(os.path.realpath, written)) if os.path.isdir(path))
+    return registries.find_kept_registries(
+        project.locations.state + _REGISTRIES_FILE,
+        tools,
+        bwrap=bwrap.path,
+        hidden=hidden,
+        environ=os.environb,
+        afresh=afresh,
     )
 
 

@@ -36,7 +36,7 @@ from unspill.host.bwrap import (
 )
 from unspill.host.places import check_own_place, find_home
 from unspill.lazy import lazy_module
-from unspill.model.policy import SCOPES, Policy
+from unspill.model.policy import LENGTHS, Policy
 from unspill.policy.defaults import (
     check_root,
     merge_roots,
@@ -433,7 +433,7 @@ def _check_given(policy: Policy) -> None:
         ("after_cancel", policy.after_cancel, config.AFTER),
         ("engine", policy.engine, (None, *config.ENGINES)),
         ("network.mode", policy.network.mode, config.MODES),
-        ("permissions.longest", rules.longest, SCOPES),
+        ("permissions.longest", rules.longest, LENGTHS),
         ("permissions.approver", rules.approver, config.APPROVERS),
         *((f"permissions.{stance}", getattr(rules, stance), config.STANCES) for stance in stances),
     ):

@@ -558,7 +558,7 @@ def _run(project: Project, spec: RunSpec, run: str, number: int, ending: str) ->
         "cwd": as_text(spec.cwd),
         "ending": ending,
         "network": network.mode if spec.network else "",
-        "hosts": list(network.hosts[:_MOST]),
+        "hosts": [*network.hosts, *network.private_hosts][:_MOST],
     }
 
 

@@ -107,6 +107,7 @@ if TYPE_CHECKING:
         readable: Sequence[PathLike]
         reveal: Sequence[PathLike]
         roots: Sequence[PathLike]
+        registries: Sequence[str]
         unsandboxed: bool
         approver: Who
         alone: bool
@@ -119,8 +120,8 @@ if TYPE_CHECKING:
 
         on_event: Callable[[Event], None] | None
 
-    # What one run is to have beyond the policy: the network, hosts, readable paths, secrets, roots
-    More = tuple[bool, Sequence[str], Sequence[PathLike], Sequence[PathLike], Sequence[PathLike]]
+    # What one run is to have beyond the policy: the network, hosts, readable paths, secrets, roots, registries
+    More = tuple[bool, Sequence[str], Sequence[PathLike], Sequence[PathLike], Sequence[PathLike], Sequence[str]]
 else:
     apply = lazy_module("unspill.sandbox.apply")  # lazy: apply
     history = lazy_module("unspill.sandbox.history")  # lazy: history
@@ -521,6 +522,7 @@ class Sandbox(Looking):
         readable: Sequence[PathLike] = (),
         reveal: Sequence[PathLike] = (),
         roots: Sequence[PathLike] = (),
+        registries: Sequence[str] = (),
         unsandboxed: bool = False,
         approver: Who = None,
         cwd: str | None = None,
@@ -542,11 +544,10 @@ class Sandbox(Looking):
             stdin: A text, bytes, or a descriptor. `timeout`: seconds; `limits`: bounds; by default the policy's.
             after: `apply`, `hold` or `discard`; by default the policy's. `after_cancel`: the same, if it is cancelled.
             on_event: Called with Started, OutputChunk and Ended. `cancel_fd`: becomes readable to cancel.
-            network: Any public host, for this command and this time; `hosts`: those named, besides the policy's.
-            readable: Paths that it sees besides the policy's; `reveal`: secrets of the project that it sees.
-            roots: Directories that it may change besides the policy's. `unsandboxed`: as if the person had typed it.
-            approver: Who answers for this run. `attach`: whose terminal it has, not pipes. `ports`: open meanwhile.
-            alone: No other goes on meanwhile. `on_wait`: told what it waits for. `reuse`: its sandbox, for the next.
+            network: Any public host, for this time; `hosts`: those named; `registries`: those of pip, npm and so on.
+            readable: Paths that it sees; `reveal`: secrets of the project that it sees; `roots`: what it may change.
+            unsandboxed: As if the person had typed it. `approver`: who answers. `attach`: whose terminal it has.
+            ports: Open meanwhile. `alone`: no other goes on. `on_wait`: told why it waits. `reuse`: for the next, too.
 
         Raises:
             UsageError: the command or the directory is wrong.
@@ -557,7 +558,7 @@ class Sandbox(Looking):
         options = self._options(after, after_cancel, stdin, bounds)
         spec = make_spec(self._project, command, _chosen_dir(working_dir, cwd), env, bounds, is_plain=unsandboxed)
         spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, alone=alone, on_wait=on_wait, **options)
-        more = (network, hosts, readable, reveal, roots)
+        more = (network, hosts, readable, reveal, roots, registries)
         if unsandboxed or (attach is None and ports is None):
             return self._run(spec, more, approver, unsandboxed=unsandboxed, reuse=reuse)
         return live.run_attached(

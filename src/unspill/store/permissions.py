@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeVar
 
     from unspill.model.change import Consent
-    from unspill.model.permission import Request
+    from unspill.model.permission import Egress, Request
     from unspill.model.policy import Scope
     from unspill.store.connection import Cell, Row
 
@@ -198,7 +198,7 @@ class GrantTable(Table):
         Raises:
             UsageError: such an answer is never remembered.
         """
-        if scope == "once" or scope not in request.scopes:
+        if scope in ("once", "project") or scope not in request.scopes:
             raise UsageError(f"An answer of scope {scope!r} to a request of kind {request.kind!r} can't be remembered.")
         grant = Grant(
             id=GrantId(new_id()),
@@ -224,6 +224,11 @@ class GrantTable(Table):
             f"SELECT {_GRANTED} FROM grants WHERE key = ? AND expires_ns > ?", (key_of(request), now_ns)
         )
         return tuple(grant for grant in map(_to_grant, rows) if grant.covers(request, now_ns))
+
+    def of_hosts(self, request: Egress, now_ns: int) -> tuple[Grant, ...]:
+        """Return the grants by which every host of a request is allowed for its project; nothing if one is not."""
+        found = [self.matching(part, now_ns) for part in request.for_project()]
+        return tuple(grants[0] for grants in found) if all(found) else ()
 
     def find(self, grant: GrantId) -> Grant | None:
         """Return a grant by id."""

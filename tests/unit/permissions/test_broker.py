@@ -16,6 +16,7 @@ from tests.unit.permissions.conftest import Office
 from tests.unit.permissions.given import FOR_A_COMMAND, ONCE_ONLY, ONE_OF_EACH, PROJECT, REMEMBERED, name_of
 from unspill.errors import DeniedError, RootRefused, StoreError, UsageError
 from unspill.model.permission import (
+    UNKNOWN_PROGRAM,
     Allowed,
     Denied,
     Egress,
@@ -92,6 +93,53 @@ def test_a_grant_lasts_thirty_days_unless_configured_otherwise(office: Office) -
     office.pass_time(DAY_S)
     short.obtain(EGRESS.replace(hosts=("example.com",)))
     assert len(office.asked) == 4
+
+
+def test_hosts_that_are_allowed_for_a_project_are_so_for_each_of_its_commands(office: Office) -> None:
+    broker = office.broker("project")
+    broker.obtain(EGRESS.replace(hosts=("example.org", "example.com:8443")))
+    others = {"argv": (b"other",), "cwd": PROJECT, "sandbox": "9" * 16, "script": UNKNOWN_PROGRAM, "names": ("A",)}
+    for hosts in (("example.org",), ("example.com:8443",), ("example.com:8443", "example.org")):
+        broker.obtain(EGRESS.replace(hosts=hosts, **others))
+    assert len(office.asked) == 1
+    assert [grant.uses for grant in office.grants.all()] == [3, 3]
+    assert {grant.answer for grant in office.grants.all()} == {"project"}
+    # Not for more: another host, port or project, one host of two, or something else than hosts
+    for other in (
+        EGRESS.replace(hosts=("a.example.org",)),
+        EGRESS.replace(hosts=("example.com",)),
+        EGRESS.replace(hosts=("example.org", "example.net")),
+        EGRESS.replace(project=b"/home/ann/other", cwd=b"/home/ann/other"),
+        NETWORK,
+    ):
+        asked = len(office.asked)
+        with pytest.raises(DeniedError):
+            office.broker(False).obtain(other)
+        assert len(office.asked) == asked + 1
+
+
+def test_hosts_for_a_project_expire_and_are_revoked_one_by_one(office: Office) -> None:
+    broker = office.broker("project")
+    both = EGRESS.replace(hosts=("example.org", "example.com"))
+    broker.obtain(both)
+    (of_com,) = [grant.id for grant in office.grants.all() if getattr(grant.request, "hosts", ()) == ("example.com",)]
+    assert office.grants.revoke(of_com)
+    broker.obtain(EGRESS)
+    assert len(office.asked) == 1
+    broker.obtain(both)
+    assert len(office.asked) == 2
+    office.pass_time(30 * DAY_S)
+    broker.obtain(EGRESS)
+    assert len(office.asked) == 3
+
+
+def test_where_answers_may_not_last_hosts_are_not_offered_for_the_project(office: Office) -> None:
+    office.broker("project").obtain(EGRESS)
+    short = office.broker(True, policy=Policy(permissions=Rules(longest="sandbox")))
+    short.obtain(EGRESS)
+    assert "project" not in office.asked[-1].scopes
+    assert "project" not in WritableRoot(**FOR_A_COMMAND, path=b"/srv").scopes
+    assert len(office.asked) == 2
 
 
 def test_the_use_of_a_grant_is_remembered_and_recorded(office: Office) -> None:

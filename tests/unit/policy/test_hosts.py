@@ -33,6 +33,7 @@ from unspill.policy.hosts import (
     parse_authority,
     parse_host,
     parse_port,
+    parse_private,
     parse_reachable,
     parse_rules,
     why_forbidden,
@@ -580,8 +581,58 @@ def test_who_wrote_no_host_is_told_what_is_wrong_with_it(text: str, because: str
 def test_an_address_that_is_not_public_can_not_be_allowed(text: str, why: str) -> None:
     with pytest.raises(PolicyError) as caught:
         parse_reachable(text)
-    assert str(caught.value).endswith(f"can never be allowed: it is not public ({why})")
+    how = "can't" if why == "private" else "can never"
+    assert caught.value.message.endswith(f"{how} be allowed: it is not public ({why})")
+    assert ("private_hosts" in caught.value.remedy) == (why == "private")
     assert parse_allowed(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["nexus", "nexus01:8081", "mirror.lan", "*.corp.internal", "10.0.0.1:8443", "[fd12::1]", "100.64.0.1"]
+)
+def test_a_private_rule_may_be_for_a_host_of_a_private_network(text: str) -> None:
+    rule = parse_private(text)
+    assert rule.text == text
+    with pytest.raises(PolicyError):
+        parse_reachable(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "localhost",
+            "a.localhost",
+            "db.onion",
+            "4.arpa",
+            "0x7f000001",
+            "2130706433",
+            "127.1",
+            "127.0.0.1",
+            "0.0.0.0",
+        ),
+        *("[::1]", "[::ffff:10.0.0.1]", "[64:ff9b::a00:1]", "169.254.169.254", "100.100.100.200", "[fd00:ec2::254]"),
+        *("[fe80::1]", "224.0.0.1", "255.255.255.255", "168.63.129.16", "*.internal", "*.com", "a_b.lan"),
+    ],
+)
+def test_no_private_rule_leads_to_this_machine_or_a_metadata_service(text: str) -> None:
+    with pytest.raises(PolicyError):
+        parse_private(text)
+
+
+def test_a_local_name_is_a_destination_only_where_a_private_rule_names_it() -> None:
+    rules = parse_rules([], private=["mirror.lan", "nexus:8081"])
+    for name, port in ((b"mirror.lan", 443), (b"nexus", 8081)):
+        destination = parse_authority(b"%b:%d" % (name, port), local=rules.private)
+        rules.judge(destination)
+        with pytest.raises(Refused, match="public"):
+            parse_authority(b"%b:%d" % (name, port))
+    for other in (b"printer.lan:443", b"router:80", b"localhost:8081"):
+        with pytest.raises(Refused, match="public"):
+            parse_authority(other, local=rules.private)
+    with pytest.raises(Refused) as caught:
+        rules.judge(parse_authority(b"nexus:443", local=rules.private))
+    assert caught.value.rule == "port"
 
 
 @pytest.mark.parametrize("text", ["example.org", "*.example.org:8443", "1.2.3.4", "[2a00::1]:8443"])

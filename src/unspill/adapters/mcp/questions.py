@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # A client has this long to come back with an answer; later ones are refused
 LONGEST_S = 600.0
 _FIELD = "answer"
-_LASTING = ("sandbox", "always")
+_LASTING = ("sandbox", "project", "always")
 _MOST_LINES = 200
 _MOST_NOTES = 10
 _ENDING = "Exit code: "
