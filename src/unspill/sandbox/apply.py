@@ -34,10 +34,10 @@ from unspill.apply.journal import (
 )
 from unspill.apply.operate import Task, operate
 from unspill.apply.recover import RolledBackEntries
-from unspill.changes.diff import apply_hunks, numbered_hunks
+from unspill.changes.diff import apply_hunks, numbered_lines
 from unspill.changes.merge import merge_texts
 from unspill.changes.scan import Reader
-from unspill.changes.select import rest, select, without
+from unspill.changes.select import ancestors, rest, select, without
 from unspill.errors import (
     ApplyFailed,
     DeniedError,
@@ -74,7 +74,6 @@ from unspill.sandbox.planning import RunSpec, get_places, make_plan
 from unspill.sandbox.result import Applied
 from unspill.sandbox.review import (
     ApplyRequest,
-    ancestors,
     choose,
     fold_changes,
     get_run,
@@ -407,7 +406,8 @@ class _Apply:
             return None if seen is None else self._partial.get(stack.live, {}).get(path, seen)
 
         sides = {name: side for path, side in selection.sides for name in _in_root(stack.live, (path,))}
-        return Bases(find, sides)
+        resolutions = {name: one for one in selection.resolutions for name in _in_root(stack.live, (one.path,))}
+        return Bases(find, sides, resolutions)
 
     def _draft_repositories(
         self, draft: Draft, dirs: OpenDirs, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
@@ -713,10 +713,11 @@ def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts,
     for some in hunks:
         file = read_partly_chosen(changes, some)
         old, new = file.old, file.new
-        apply_hunks(old, new, some.numbers)
-        stay = {hunk.number for hunk in numbered_hunks(old, new)}.difference(some.numbers)
+        apply_hunks(old, new, some.numbers, some.lines)
+        lines = [line for line in numbered_lines(old, new) if line.number]
+        stay = [line.number for line in lines if line.hunk not in some.numbers and line.number not in some.lines]
         if stay or {"mode", "xattrs"}.intersection(file.change.aspects):
-            texts[file.root, file.change.path] = apply_hunks(old, new, stay)
+            texts[file.root, file.change.path] = apply_hunks(old, new, (), stay)
             olds[file.root, file.change.path] = old
             partly.append(some)
     return texts, olds, partly

@@ -22,7 +22,7 @@ from unspill.changes.diff import (
 )
 from unspill.changes.render import summary_lines
 from unspill.changes.scan import Reader, find_renames, join, read_up_to, scan
-from unspill.changes.select import select, with_parents
+from unspill.changes.select import ancestors, select, with_parents
 from unspill.errors import DeniedError, UsageError
 from unspill.git.files import repository_of
 from unspill.layers.locks import lock_sandbox, upper_dir, work_dir
@@ -546,17 +546,6 @@ def with_whole_repositories(changes: ChangeSet, stacks: Sequence[Stack], chosen:
     return chosen.replace(roots=tuple(parts))
 
 
-def ancestors(paths: Iterable[bytes]) -> set[bytes]:
-    """Return every directory above the paths."""
-    found: set[bytes] = set()
-    for path in paths:
-        above = path.rpartition(b"/")[0]
-        while above and above not in found:
-            found.add(above)
-            above = above.rpartition(b"/")[0]
-    return found
-
-
 def _among(flagged: Iterable[tuple[bytes, str]], part: RootChanges) -> list[tuple[bytes, str]]:
     """Return those flags that are about chosen paths, or about a directory that some are in."""
     paths = {change.path for change in part.changes}
@@ -771,7 +760,7 @@ def partial_contents(
     olds: dict[bytes, dict[bytes, bytes]] = {}
     for some in hunks:
         file = read_partly_chosen(changes, some)
-        contents.setdefault(file.root, {})[file.change.path] = apply_hunks(file.old, file.new, some.numbers)
+        contents.setdefault(file.root, {})[file.change.path] = apply_hunks(file.old, file.new, some.numbers, some.lines)
         olds.setdefault(file.root, {})[file.change.path] = file.old
     return contents, olds
 
