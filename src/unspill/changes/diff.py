@@ -221,6 +221,30 @@ def _whole_diff(
         columns: A longer line is cut.
         token: Says what names the hunks between two texts.
     """
+    told = describe(change, reader, max_file_bytes)
+    lines = list(told.lines)
+    if told.texts is None:
+        return lines, told.is_whole
+    body = list(hunks(*told.texts, columns=columns, token=token(told.texts)))
+    is_whole = not any(is_cut(line, columns) for text in told.texts for line in split_lines(text))
+    return lines + ([*told.heading, *body] if body else ["(empty)"]), is_whole
+
+
+class Described(Record):
+    """What is told of a change: a line with its name, what else there is to say, and both texts where it has them.
+
+    `heading` stands above the hunks between them. Without texts, `is_whole` says whether the lines are all of it: a
+    binary or large file is only told of.
+    """
+
+    lines: tuple[str, ...]
+    texts: tuple[bytes, bytes] | None = None
+    heading: tuple[str, ...] = ()
+    is_whole: bool = True
+
+
+def describe(change: Change, reader: Reader, max_file_bytes: int) -> Described:
+    """Return what is told of a change, and its texts; those of a larger file are not read."""
     notes = remarks(change)
     entry = change.entry
     if entry is not None and entry.kind == "file" and change.base_kind is None and entry.mode & 0o111 and not notes:
@@ -235,13 +259,11 @@ def _whole_diff(
     if (has_old or has_new) and (change.kind != "metadata" or change.unreadable):
         told, texts = _texts(change, reader, max_file_bytes, has_old=has_old, has_new=has_new)
         if texts is None:
-            return lines + told, False
-        body = list(hunks(*texts, columns=columns, token=token(texts)))
-        is_whole = not any(is_cut(line, columns) for text in texts for line in split_lines(text))
-        return lines + (told + body if body else ["(empty)"]), is_whole
+            return Described(lines=(*lines, *told), is_whole=False)
+        return Described(lines=tuple(lines), texts=texts, heading=tuple(told))
     if change.kind == "deleted" and change.base_kind == "dir":
         lines.append("(with everything in it)")
-    return lines, True
+    return Described(lines=tuple(lines))
 
 
 def _texts(

@@ -644,7 +644,7 @@ class _Discard:
             for stack, part, left in zip(stacks, changes.roots, kept.roots, strict=True)
             if len(left.changes) < len(part.changes) or any(root == stack.live for root, _path in self._texts)
         ]
-        self._older = {stack.live: self._marks(stack) for stack, _left in self._losing}
+        self._older = {stack.live: marks_of(project.store, stack) for stack, _left in self._losing}
 
     def run(self) -> Operation:
         taken = {layer.id for stack, _left in self._losing for layer in stack.sealed}
@@ -685,10 +685,6 @@ class _Discard:
         older = carry_over(stack.live, remaining, marks, mark, moved=find_moved(stack.live, remaining, marks))
         run = stack.sealed[-1].run
         return Residue(layer=layer, root=stack.live, run=run, mark_ns=mark, overrides=tuple(older.items()))
-
-    def _marks(self, stack: Stack) -> list[tuple[bytes, int, dict[bytes, int]]]:
-        marks = self._project.store.marks
-        return [(layer.upper, layer.mark.ctime_ns, marks.of(layer.id)) for layer in stack.sealed]
 
     def _write_texts(
         self, operation: OperationId, stack: Stack, remaining: Sequence[Change], sources: Mapping[bytes, bytes]
@@ -1111,6 +1107,11 @@ class PackIndexes:
         performed = perform(plan, project.means.facts, RunControl(run=run, spill_dir=self._top + b"/output"))
         if not isinstance(performed.outcome, Exited):
             raise OSError("git did not end by itself")
+
+
+def marks_of(store: Store, stack: Stack) -> list[tuple[bytes, int, dict[bytes, int]]]:
+    """Return of each sealed layer of a stack its upper directory, its mark, and the marks of single paths."""
+    return [(layer.upper, layer.mark.ctime_ns, store.marks.of(layer.id)) for layer in stack.sealed]
 
 
 def taken_layers(store: Store, sandbox: SandboxId) -> tuple[Taken, ...]:

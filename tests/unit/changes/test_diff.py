@@ -6,15 +6,15 @@ import hashlib
 import os
 import random
 import time
-from itertools import pairwise, zip_longest
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.changes.by_hand import by_hand
 from tests.unit.changes.trees import STAMP, WHITEOUT, Dir, Fifo, File, Stack, Symlink, Tree, build
 from unspill.changes import diff as subject
-from unspill.changes.diff import NO_NEWLINE, DiffLine, apply_hunks, diff_lines, hunks, numbered_lines, split_lines
+from unspill.changes.diff import NO_NEWLINE, apply_hunks, diff_lines, hunks, numbered_lines, split_lines
 from unspill.changes.scan import scan
 from unspill.errors import UsageError
 
@@ -291,33 +291,6 @@ def test_numbered_lines_are_those_that_a_diff_shows(pair: tuple[bytes, bytes]) -
 
 def numbers_of(pair: tuple[bytes, bytes]) -> set[int]:
     return {line.hunk for line in numbered_lines(*pair)}
-
-
-def by_hand(old: bytes, lines: list[DiffLine], picked: set[int]) -> bytes:
-    """Edit the old text, from its end to its start, as somebody would who takes over only what is picked."""
-    result = split_lines(old)
-    in_front = {line.number: before.old for before, line in pairwise(lines)}
-    for block in reversed(blocks_of(lines)):
-        olds = [line.old for line in block if line.mark == "-"]
-        gone = [line.old for line in block if line.mark == "-" and line.number in picked]
-        come = [line.text for line in block if line.mark == "+" and line.number in picked]
-        last = (gone or olds or [in_front.get(block[0].number, 0)])[-1]
-        result[last:last] = come[len(gone) :]
-        for place, text in reversed(list(zip_longest(gone, come[: len(gone)]))):
-            result[place - 1 : place] = [] if text is None else [text]
-    return b"".join([*(line if line.endswith(b"\n") else line + b"\n" for line in result[:-1]), *result[-1:]])
-
-
-def blocks_of(lines: list[DiffLine]) -> list[list[DiffLine]]:
-    """Return changed lines that follow one another in a hunk."""
-    blocks: list[list[DiffLine]] = []
-    for before, line in zip([None, *lines], lines, strict=False):
-        if not line.number:
-            continue
-        if before is None or not before.number or before.hunk != line.hunk:
-            blocks.append([])
-        blocks[-1].append(line)
-    return blocks
 
 
 @given(pair=texts(), chance=st.randoms(use_true_random=False))
