@@ -372,7 +372,7 @@ def test_without_the_extra_each_hunk_is_asked_about(ground: Ground, tmp_path: Pa
     with typed(ground.project, tmp_path, columns=80) as pane:
         pane.type("-l", f"PYTHONPATH={hidden} unspill review")
         pane.type("Enter")
-        pane.see(r"pip install 'unspill\[tui\]'")
+        pane.see(r"pip install '\.\[tui\]'")
         answer(pane, "bad: apply it", "x")
         answer(pane, "file, hunk 1 of 2", "n")
         answer(pane, "file, hunk 2 of 2", "y")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from unspill.sandbox.sandbox import Sandbox
     from unspill.tui.model import Detail, Shown
 
-_INSTALL = "pip install 'unspill[tui]'"
 _COLOURS = {"+": "\033[32m", "-": "\033[31m", "hunk": "\033[36m", "note": "\033[1m"}
 _END = "\033[0m"
 _DONE = {"apply": "Applied", "discard": "Discarded"}
@@ -58,9 +57,9 @@ def run_review(arguments: Arguments, sandbox: Sandbox) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "unspill":
             raise
-        print(
-            f"unspill: The review screen needs an extra: {_INSTALL}. Here are plain questions instead.", file=sys.stderr
-        )
+        install = f"{sys.executable} -m pip install '.[tui]'"
+        print("unspill: The extra `tui` is not installed: plain questions instead of the screen.", file=sys.stderr)
+        print(f"  For the screen, run in a checkout of unspill: {install}", file=sys.stderr)
         return _review_plainly(source, sandbox, colour=colour)
     for name in ("COLUMNS", "LINES"):
         # A shell that exports them leaves them behind when the terminal is resized, and Textual would believe them

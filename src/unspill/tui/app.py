@@ -28,7 +28,7 @@ from unspill.errors import UnspillError
 from unspill.policy.paths import quote, show_line
 from unspill.record import Record
 from unspill.tui.colours import Painter
-from unspill.tui.model import Choice, Detail, Picks, Shown, carry, shown_lines
+from unspill.tui.model import Detail, PickedChanges, Picks, Shown, carry, shown_lines
 from unspill.tui.source import Findings, HeldSource, PastSource
 from unspill.tui.widgets import Bar, DiffView, FileList, Pane
 
@@ -107,7 +107,7 @@ class Page(ModalScreen[None]):
             yield Static(self._text, markup=False)
 
 
-class Question(ModalScreen[bool]):
+class YesNoPage(ModalScreen[bool]):
     """A question that only `y` answers with yes."""
 
     def __init__(self, text: str) -> None:
@@ -143,7 +143,7 @@ class ReviewApp(App[None]):
     #search { height: 1; border: none; padding: 0; display: none; }
     .narrow #files { width: 1fr; }
     .narrow #diff { border: none; }
-    Page, Question { align: center middle; }
+    Page, YesNoPage { align: center middle; }
     #page { width: auto; max-width: 100%; height: auto; max-height: 100%; border: solid ansi_default; padding: 0 1; }
     #page Static { width: auto; }
     """
@@ -609,7 +609,7 @@ class ReviewApp(App[None]):
             self._agree(at, detail)
         else:
             text = f"{quote(entry.path)} is held: {self.picks.held[at]}.\n\nNot all of it could be shown. Pick it?"
-            self.push_screen(Question(text), lambda yes: self._agree(at, detail) if yes else None)
+            self.push_screen(YesNoPage(text), lambda yes: self._agree(at, detail) if yes else None)
 
     def _agree(self, at: int, detail: Detail) -> None:
         assert detail.consent is not None
@@ -685,13 +685,13 @@ class ReviewApp(App[None]):
         if at is not None:
             self._operate("Discarded", picks, self._discard)
 
-    def _apply(self, choice: Choice) -> Operation:
+    def _apply(self, choice: PickedChanges) -> Operation:
         return self.source.sandbox.apply(choice.selection, reviewed=choice.reviewed)
 
-    def _discard(self, choice: Choice) -> Operation:
+    def _discard(self, choice: PickedChanges) -> Operation:
         return self.source.sandbox.discard(choice.dropped)
 
-    def _operate(self, done: str, picks: Picks, do: Callable[[Choice], Operation]) -> None:
+    def _operate(self, done: str, picks: Picks, do: Callable[[PickedChanges], Operation]) -> None:
         source = self.source
         if self._is_busy or isinstance(source, PastSource):
             return

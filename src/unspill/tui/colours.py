@@ -88,13 +88,12 @@ class Painter:
 
 def find_spans(name: str, lines: Sequence[tuple[str, str]]) -> list[list[Span]]:
     """Return the spans of lines of a file of some name: those of the old text, and those of the new one."""
-    from pygments.lexers import get_lexer_for_filename  # lazy: colours
-    from pygments.util import ClassNotFound  # lazy: colours
+    import pygments.lexers  # lazy: colours
 
     found: list[list[Span]] = [[] for _line in lines]
     try:
-        lexer = get_lexer_for_filename(name, stripnl=False, ensurenl=False)
-    except ClassNotFound:
+        lexer = pygments.lexers.get_lexer_for_filename(name, stripnl=False, ensurenl=False)
+    except pygments.util.ClassNotFound:
         return found
     # What both have is coloured as in the new one
     for marks in ("-", "+ "):

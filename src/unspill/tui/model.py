@@ -33,7 +33,7 @@ MOST_UNFOLDED = 200
 NOT, WHOLE, PARTLY = range(3)
 
 
-class Entry:
+class ListEntry:
     """One line of the list: a change, or what stands for all that git keeps for itself. `below` next ones lie in it."""
 
     __slots__ = ("below", "change", "group", "path", "root")
@@ -150,7 +150,7 @@ def _shown_clashes(merge: Merge, sides: Sequence[Side | None]) -> Iterator[Shown
                 yield Shown(kind="side", text=f"{name:>6} {text}", part=number, mark=mark)
 
 
-class Choice(Record):
+class PickedChanges(Record):
     """What is picked, as an apply takes it: of which changes, and what of them."""
 
     reviewed: ChangeSet
@@ -160,21 +160,21 @@ class Choice(Record):
     count: int
 
 
-def entries_of(changes: ChangeSet, group: int = 0) -> list[Entry]:
+def entries_of(changes: ChangeSet, group: int = 0) -> list[ListEntry]:
     """Return the list of some changes: a directory before what is in it, what git keeps for itself as one."""
-    found: list[Entry] = []
+    found: list[ListEntry] = []
     for part in changes.roots:
         worth = [change for change in part.changes if not change.is_mere_touch]
         found += (
             _with_git(part.root, worth, group)
             if any(b".git/" in one.path for one in worth)
-            else [Entry(part.root, change.path, change, group) for change in worth]
+            else [ListEntry(part.root, change.path, change, group) for change in worth]
         )
     _count_below(found)
     return found
 
 
-def _with_git(root: bytes, changes: Sequence[Change], group: int) -> Iterator[Entry]:
+def _with_git(root: bytes, changes: Sequence[Change], group: int) -> Iterator[ListEntry]:
     """Yield entries; before the files that git keeps for itself, one that stands for those of their repository."""
     shown = set(map(id, without_own_files(changes)))
     known: set[bytes] = set()
@@ -187,18 +187,18 @@ def _with_git(root: bytes, changes: Sequence[Change], group: int) -> Iterator[En
     for change in changes:
         top = repository_of(change.path)
         if id(change) in shown or top is None:
-            yield Entry(root, change.path, change, group)
+            yield ListEntry(root, change.path, change, group)
         if top in own and top not in known and (top not in tops or change.path == top):
             known.add(top)
             if top not in tops:
-                standing = Entry(root, top, None, group)
+                standing = ListEntry(root, top, None, group)
                 standing.below = len(own[top])
                 yield standing
             for inner in own[top]:
-                yield Entry(root, inner.path, inner, group)
+                yield ListEntry(root, inner.path, inner, group)
 
 
-def _count_below(entries: Sequence[Entry]) -> None:
+def _count_below(entries: Sequence[ListEntry]) -> None:
     above: list[int] = []
     for at, entry in enumerate(entries):
         while above and not _lies_below(entry, entries[above[-1]]):
@@ -211,12 +211,12 @@ def _count_below(entries: Sequence[Entry]) -> None:
         entries[top].below = len(entries) - top - 1
 
 
-def _is_long(entry: Entry) -> bool:
+def _is_long(entry: ListEntry) -> bool:
     """Tell whether a list is easier to read without what lies in an entry."""
     return entry.change is None or entry.below > MOST_UNFOLDED or entry.path.endswith(b".git")
 
 
-def _lies_below(entry: Entry, above: Entry) -> bool:
+def _lies_below(entry: ListEntry, above: ListEntry) -> bool:
     is_same = (entry.root, entry.group) == (above.root, above.group)
     return is_same and (above.path == b"." or entry.path.startswith(above.path + b"/"))
 
@@ -224,7 +224,7 @@ def _lies_below(entry: Entry, above: Entry) -> bool:
 class Picks:
     """The list with what is picked of it. Places in it are counted from 0."""
 
-    def __init__(self, changes: ChangeSet, entries: list[Entry] | None = None) -> None:
+    def __init__(self, changes: ChangeSet, entries: list[ListEntry] | None = None) -> None:
         self.changes = changes
         self.entries = entries_of(changes) if entries is None else entries
         self.state = bytearray(len(self.entries))
@@ -402,7 +402,7 @@ class Picks:
         """Return how many entries are picked whole, and how many partly."""
         return self.state.count(WHOLE), self.state.count(PARTLY)
 
-    def choice(self) -> Choice:
+    def choice(self) -> PickedChanges:
         """Return what is picked, for an apply or a discard."""
         places = self.picked()
         chosen: dict[bytes, set[bytes]] = {part.root: set() for part in self.changes.roots}
@@ -427,7 +427,7 @@ class Picks:
         )
         # With hunks, all that is reviewed has to be named beside them
         everything = Selection(paths=(b".",) if hunks else (), hunks=hunks)
-        return Choice(
+        return PickedChanges(
             # A set that is not all that is held must not be taken for that
             reviewed=reviewed.replace(layers=()),
             selection=everything.replace(
@@ -460,7 +460,7 @@ class Picks:
         return Selection(paths=tuple(paths), globs=tuple(globs), hunks=hunks)
 
 
-def _absolute(entry: Entry) -> bytes:
+def _absolute(entry: ListEntry) -> bytes:
     return entry.root if entry.path == b"." else entry.root + b"/" + entry.path
 
 

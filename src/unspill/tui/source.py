@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.project import Project
     from unspill.sandbox.review import HeldPart
     from unspill.sandbox.sandbox import Sandbox
-    from unspill.tui.model import Entry
+    from unspill.tui.model import ListEntry
 
     Texts = tuple[bytes, bytes]
 
@@ -95,7 +95,7 @@ class HeldSource:
             ),
         )
 
-    def detail(self, entry: Entry) -> Detail:
+    def detail(self, entry: ListEntry) -> Detail:
         """Return what there is to see of an entry."""
         change = entry.change
         if change is None:
@@ -127,7 +127,7 @@ class HeldSource:
                     same[at] = now
         return fresh, same
 
-    def _with_consent(self, entry: Entry, detail: Detail) -> Detail:
+    def _with_consent(self, entry: ListEntry, detail: Detail) -> Detail:
         part = self._parts.get(entry.root)
         covered = () if part is None else part.covered(entry.path)
         if part is None or not covered or entry.path not in {path for path, _why in part.held}:
@@ -179,7 +179,7 @@ class PastSource:
         """Return nothing: what was done waits for nobody."""
         return Findings(held={}, flagged={}, edited=frozenset())
 
-    def detail(self, entry: Entry) -> Detail:
+    def detail(self, entry: ListEntry) -> Detail:
         """Return what there is to see of an entry."""
         if entry.change is None:
             return _git_detail(entry)
@@ -209,7 +209,7 @@ def read_detail(change: Change, reader: Reader) -> tuple[Detail, Texts | None]:
     return Detail(notes=notes, lines=tuple(lines), is_whole=is_whole), told.texts
 
 
-def live_state(entry: Entry) -> tuple[int, ...]:
+def live_state(entry: ListEntry) -> tuple[int, ...]:
     """Return what tells what the project has at the place of an entry from anything else; nothing for nothing."""
     try:
         found = os.lstat(entry.root + b"/" + entry.path)
@@ -220,7 +220,7 @@ def live_state(entry: Entry) -> tuple[int, ...]:
     return (found.st_mode, found.st_ino, *times)
 
 
-def _git_detail(entry: Entry) -> Detail:
+def _git_detail(entry: ListEntry) -> Detail:
     text = f"{quote(entry.path)}: {entry.below} files that git keeps for itself"
     return Detail(notes=(text, "They go together: unspill moves a repository as a whole, or not at all."))
 
@@ -238,7 +238,7 @@ class _Edits:
         self._marks = Marks(marks_of(project.store, stack))
         self._rolled_back = RolledBackEntries(project.store, project.path, stack.live)
 
-    def has(self, entry: Entry) -> bool:
+    def has(self, entry: ListEntry) -> bool:
         """Tell whether the person changed a file after the run began that first changed it."""
         change = entry.change
         if change is None or change.base_kind in (None, "dir"):
@@ -250,7 +250,7 @@ class _Edits:
         mark = self._marks.of(entry.path)
         return found.st_ctime_ns >= mark and not self._rolled_back.explains(entry.path, found, mark)
 
-    def merged(self, entry: Entry, detail: Detail, theirs: bytes | None) -> Detail:
+    def merged(self, entry: ListEntry, detail: Detail, theirs: bytes | None) -> Detail:
         """Return what there is to see of a file that both changed: what a merge makes of it, or why none does."""
         change = entry.change
         assert change is not None
