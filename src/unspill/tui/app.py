@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from functools import partial
 from types import MappingProxyType
 from typing import ClassVar
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from textual import events
+    from textual.timer import Timer
 
     from unspill.model.change import Side
     from unspill.model.operation import Operation
@@ -46,6 +48,8 @@ NARROW = 70
 # So many entries are kept as they were shown
 _MOST_DETAILS = 200
 _CHUNK = 200
+_SWITCH_S = 0.0005
+_REST_S = 0.05
 _BOLD, _PLAIN, _REVERSE = Style(bold=True), Style(), Style(reverse=True)
 _KEYS = {
     "space": "pick",
@@ -188,10 +192,12 @@ class ReviewApp(App[None]):
         self.details: dict[int, Detail] = {}
         self.seen: set[tuple[bytes, bytes]] = set()
         self._painter = Painter()
+        self._switch_s = sys.getswitchinterval()
         self._wanted = ""
         self.message = "Reading changes ..."
         self._is_busy = True
         self._is_found_out = False
+        self._rest: Timer | None = None
         self.is_reading = False
         self.is_narrow = False
         self.columns = 80
@@ -218,12 +224,15 @@ class ReviewApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to read."""
+        # A key passes through several threads, and each would wait so long for the one that reads
+        sys.setswitchinterval(_SWITCH_S)
         self.files.focus()
         self._draw_bars()
         self._work(self._load, self._show_list)
 
     async def on_unmount(self) -> None:
         """End what was started."""
+        sys.setswitchinterval(self._switch_s)
         await self._painter.close()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -310,31 +319,38 @@ class ReviewApp(App[None]):
         if event.by_person:
             self.message = ""
         if event.pane is self.files:
-            self._show_entry()
+            self._show_entry(rests=False)
         else:
             self._paint()
         self._draw_bars()
 
-    def _show_entry(self) -> None:
+    def _show_entry(self, *, rests: bool = True) -> None:
         """Show what there is to see of the entry that the cursor is on, when the cursor rests there."""
         at = self.files.place
+        if self._rest is not None:
+            self._rest.stop()
+            self._rest = None
         if at is None:
             return
         known = self.details.get(at)
         if known is not None:
             self._show_detail(self.picks, at, known)
             return
-        self.diff.show(at, [], self.picks, can_pick=False)
-        picks = self.picks
-
-        def read() -> Detail | None:
+        if self.diff.lines:
+            self.diff.show(at, [], self.picks, can_pick=False)
+        if rests:
+            self._read_entry()
+        else:
             # Who scrolls by does not want to know
-            return self.source.detail(picks.entries[at]) if self.files.place == at else None
+            self._rest = self.set_timer(_REST_S, self._read_entry)
 
-        self._work(read, partial(self._keep_detail, picks, at))
+    def _read_entry(self) -> None:
+        at, picks = self.files.place, self.picks
+        if at is not None:
+            self._work(lambda: self.source.detail(picks.entries[at]), partial(self._keep_detail, picks, at))
 
-    def _keep_detail(self, picks: Picks, at: int, detail: Detail | None) -> None:
-        if picks is not self.picks or detail is None:
+    def _keep_detail(self, picks: Picks, at: int, detail: Detail) -> None:
+        if picks is not self.picks:
             return
         while len(self.details) >= _MOST_DETAILS:
             del self.details[next(iter(self.details))]
