@@ -10,7 +10,7 @@ from typing import Any, Final
 
 BENCHMARKS: Final = Path(__file__).parents[1] / "benchmarks"
 # What every benchmark has; the others are parts of these
-PROGRAMS: Final = sorted(path for path in BENCHMARKS.glob("*.py") if "\nfrom measuring import" in path.read_text())
+PROGRAMS: Final = sorted(path for path in BENCHMARKS.rglob("*.py") if "\nfrom measuring import" in path.read_text())
 OTHER_FILESYSTEMS: Final = (Path("/opt/unspill-ci/fs/xfs/work"), Path("/opt/unspill-ci/fs/btrfs/work"))
 FIELDS: Final = {"case", "value", "unit", "baseline", "ratio", "bar", "ok"}
 # Another job can slow a few seconds down by any factor, but hardly three times in a row

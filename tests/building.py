@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel that would be shipped, from a copy of the checkout, without a network."""
+"""Builds the wheel that would be shipped, from a copy of the checkout and without a network; loads scripts."""
 
 import fcntl
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import pytest
@@ -21,6 +23,16 @@ def copy_checkout(scratch: Path) -> None:
         shutil.copy(ROOT / name, scratch)
     for name in ("src", "scripts"):
         shutil.copytree(ROOT / name, scratch / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+
+
+def load_script(name: str) -> ModuleType:
+    """Load a script of the project as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def build_wheel(scratch: Path) -> Path:

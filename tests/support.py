@@ -32,7 +32,7 @@ from unspill.runner.launcher import stop_launchers
 from unspill.store.db import Store
 
 Event = Started | OutputChunk | Ended
-Command = str | bytes | Sequence[str | bytes]
+Command = str | bytes | Sequence[str | bytes | os.PathLike[str] | os.PathLike[bytes]]
 # A rootfs with the tools of this machine, made of hard links
 HOST_ROOT = "/opt/unspill-ci/host-root"
 NEWER_BWRAP = "/opt/unspill-ci/bwrap-0.11/bin/bwrap"
@@ -108,7 +108,7 @@ class NamedByHost(Sandbox):
             return command
         if isinstance(command, str | bytes):
             return self._renamed(command)
-        return [self._renamed(word) for word in command]
+        return [self._renamed(os.fspath(word)) for word in command]
 
     def _renamed(self, text: str | bytes) -> str | bytes:
         project, playground = self._project.roots[0], self._project.home.path + b"/playground"

@@ -5,16 +5,16 @@
 
     with Sandbox("/path/to/project") as sandbox:
         result = sandbox.run("make test")
-        print(result.text())
-        for change in sandbox.changes():
-            print(change.kind, change.path)
+        print(result.exit_code, result.stdout.text)
+        for change in result.changes:
+            print(change.kind, change.name)
 
 Names are loaded when they are first used: importing the package costs nothing.
 """
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {
     "Sandbox": "unspill.sandbox.sandbox",
@@ -55,13 +55,30 @@ _WHERE = {
     "DeniedError": "unspill.errors",
     "FileError": "unspill.errors",
     "UnspillError": "unspill.errors",
+    "Live": "unspill.sandbox.live",
+    "Session": "unspill.sandbox.sessions",
+    "Run": "unspill.model.run",
+    "Hint": "unspill.model.run",
+    "Traffic": "unspill.model.run",
+    "UsageError": "unspill.errors",
+    "HostError": "unspill.errors",
+    "SandboxUnavailable": "unspill.errors",
+    "ProjectBusy": "unspill.errors",
+    "ApplyFailed": "unspill.errors",
+    "StoreError": "unspill.errors",
 }
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from unspill.errors import ApplyFailed as ApplyFailed
     from unspill.errors import DeniedError as DeniedError
     from unspill.errors import FileError as FileError
+    from unspill.errors import HostError as HostError
+    from unspill.errors import ProjectBusy as ProjectBusy
+    from unspill.errors import SandboxUnavailable as SandboxUnavailable
+    from unspill.errors import StoreError as StoreError
     from unspill.errors import UnspillError as UnspillError
+    from unspill.errors import UsageError as UsageError
     from unspill.model.change import Change as Change
     from unspill.model.change import ChangeSet as ChangeSet
     from unspill.model.change import Hunks as Hunks
@@ -83,20 +100,25 @@ if TYPE_CHECKING:
     from unspill.model.run import Denial as Denial
     from unspill.model.run import Ended as Ended
     from unspill.model.run import Exited as Exited
+    from unspill.model.run import Hint as Hint
     from unspill.model.run import LimitReached as LimitReached
     from unspill.model.run import NeverStarted as NeverStarted
     from unspill.model.run import Output as Output
     from unspill.model.run import OutputChunk as OutputChunk
+    from unspill.model.run import Run as Run
     from unspill.model.run import Signalled as Signalled
     from unspill.model.run import Started as Started
     from unspill.model.run import TimedOut as TimedOut
+    from unspill.model.run import Traffic as Traffic
     from unspill.permissions.approvers import Approver as Approver
     from unspill.permissions.approvers import Callback as Callback
     from unspill.permissions.approvers import DenyAll as DenyAll
     from unspill.sandbox.files import SandboxFiles as SandboxFiles
+    from unspill.sandbox.live import Live as Live
     from unspill.sandbox.result import RunResult as RunResult
     from unspill.sandbox.rootfs import RootfsRegistry as RootfsRegistry
     from unspill.sandbox.sandbox import Sandbox as Sandbox
+    from unspill.sandbox.sessions import Session as Session
 
 __all__ = ["__version__", *_WHERE]  # noqa: PLE0604
 
@@ -112,3 +134,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module  # lazy: library
 
     return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -81,7 +81,7 @@ class Record(metaclass=RecordType):
         def __reduce__(self):
             return _rebuild, (type(self), self.as_dict())
 
-    def replace(self, **values: Any) -> Self:
+    def replace(self, **values: object) -> Self:
         """Return a copy in which the given fields have other values."""
         cls = type(self)
         made = cls.__new__(cls)

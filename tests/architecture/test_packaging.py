@@ -29,8 +29,8 @@ from unspill.cli.manual import pages
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXPLAINED = (ROOT / "docs" / "design" / "dependencies.md").read_text()
-CONSTRAINTS = ("constraints.txt", "constraints-agents.txt")
-FRAMEWORKS = {name: wanted for name, wanted in PROJECT["optional-dependencies"].items() if name != "dev"}
+CONSTRAINTS = ("constraints.txt", "constraints-agents.txt", "constraints-docs.txt")
+FRAMEWORKS = {name: wanted for name, wanted in PROJECT["optional-dependencies"].items() if name not in {"dev", "docs"}}
 GROUPS = {"deepagents_code.sandbox_providers", "inspect_ai"}
 
 
@@ -66,7 +66,7 @@ def test_the_wheel_says_its_licence_and_needs_nothing(wheel: zipfile.ZipFile) ->
     assert fields["Description-Content-Type"] == "text/markdown"
     needed = [Requirement(line) for line in fields.get_all("Requires-Dist", [])]
     assert [wanted for wanted in needed if wanted.marker is None or wanted.marker.evaluate({"extra": ""})] == []
-    assert set(fields.get_all("Provides-Extra", [])) == {"dev", *FRAMEWORKS}
+    assert set(fields.get_all("Provides-Extra", [])) == {"dev", "docs", *FRAMEWORKS}
 
 
 @pytest.mark.slow
@@ -95,15 +95,22 @@ def test_constraints_pin_one_version_each_and_name_no_registry(name: str) -> Non
     assert [line for line in lines if "://" in line or "--" in line] == []
 
 
-def test_nothing_is_pinned_twice() -> None:
-    first, second = map(pinned, CONSTRAINTS)
-    assert set(first) & set(second) == set()
+def test_nothing_is_pinned_twice_in_one_environment_nor_to_two_versions() -> None:
+    first, agents, docs = map(pinned, CONSTRAINTS)
+    assert set(first) & {*agents, *docs} == set()
+    assert {name for name in set(agents) & set(docs) if agents[name] != docs[name]} == set()
 
 
 def test_every_development_package_is_pinned_and_explained() -> None:
     for name in PROJECT["optional-dependencies"]["dev"]:
         assert normal(name) in pinned("constraints.txt")
         assert f"`{name}`" in EXPLAINED
+
+
+def test_what_builds_the_site_is_of_one_version_and_explained() -> None:
+    (wanted,) = map(Requirement, PROJECT["optional-dependencies"]["docs"])
+    assert str(wanted.specifier) == f"=={pinned('constraints-docs.txt')[wanted.name]}"
+    assert f"`{wanted.name}`" in EXPLAINED
 
 
 @pytest.mark.parametrize("extra", FRAMEWORKS)

@@ -24,10 +24,11 @@ def test_every_listed_name_can_be_imported() -> None:
 
 def test_every_public_name_is_listed() -> None:
     public = {
-        name for name in dir(unspill) if not name.startswith("_") and not inspect.ismodule(getattr(unspill, name))
+        name for name in vars(unspill) if not name.startswith("_") and not inspect.ismodule(getattr(unspill, name))
     }
     machinery = {"TYPE_CHECKING", "annotations"}
     assert public - set(unspill.__all__) == machinery
+    assert dir(unspill) == sorted(unspill.__all__)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,19 @@ def test_each_run_has_one_line_with_what_became_of_its_changes(busy: Ground) -> 
     assert "1 changed, op2  " in lines(busy)[1]
 
 
+def test_colours_mark_what_failed_and_what_is_held_and_only_where_they_are_wanted(busy: Ground) -> None:
+    (busy.project / "a").write_text("one\ntwo\nmine\n")
+    bad, held, name = "\x1b[31mexit 3\x1b[0m", "\x1b[33m1 changed, held\x1b[0m", "\x1b[1mrun3\x1b[0m"
+    painted = told(busy, "log", "--color", "always")
+    assert all(part in painted for part in (bad, held, name))
+    plain = told(busy, "log")
+    assert re.sub(r"\x1b\[\d*m", "", painted) == plain
+    for words in (("show", "run3"), ("show", "op1"), ("blame", "a"), ("status",)):
+        assert "\x1b[" in told(busy, *words, "--color", "always"), words
+        assert "\x1b" not in told(busy, *words), words
+    assert bad in told(busy, "show", "run3", "--color", "always")
+
+
 def test_a_path_chooses_the_runs_that_changed_it_or_what_is_below(busy: Ground) -> None:
     assert names(busy, "a") == ["run1"]
     assert names(busy, "d") == ["run1"]
@@ -82,7 +95,7 @@ def test_text_time_and_number_choose_too(busy: Ground) -> None:
     assert names(busy, "--limit", "2") == ["run5", "run4"]
     assert len(names(busy, "--since", "1h")) == 5
     assert names(busy, "--since", "2999-01-01") == []
-    assert "--since is no time: 'soon'" in told(busy, "log", "--since", "soon", code=2)
+    assert "--since: 'soon' is not a time" in told(busy, "log", "--since", "soon", code=2)
     run_cli("run", "-q", "--session", "s", "--", "true", cwd=busy.project)
     assert names(busy, "--session", "s") == ["run6"]
 
@@ -204,7 +217,7 @@ def test_a_moment_is_as_short_as_it_is_clear() -> None:
 
 @pytest.mark.parametrize("given", ["", "h", "1x", "25:99", "2026-13-01", "-1h"])
 def test_what_is_no_time_is_refused(given: str) -> None:
-    with pytest.raises(UsageError, match="--since is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         _since(given)
 
 

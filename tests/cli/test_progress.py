@@ -3,6 +3,7 @@
 
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -88,3 +89,63 @@ def test_a_limit_says_its_name_its_unit_and_its_setting(ground: Ground) -> None:
     assert "unspill: Command timed out after 0.5s (`limits.wall_s`)" in done.stderr.decode()
     done = run_cli("run", "--timeout", "0.4", "--", "sleep", "60", cwd=ground.project)
     assert done.stderr.decode() == "unspill: Command timed out after 0.4s\n"
+
+
+def test_a_scan_after_a_run_and_a_large_apply_say_how_many_files_they_are_through(ground: Ground) -> None:
+    """A hundred thousand files would take as long on any machine; here a tool is slow instead."""
+    program = """
+import sys, time
+from unspill.changes import scan
+from unspill.cli import main
+from unspill.apply import perform
+for module, name in ((scan._Scan, "_leaf"), (perform, "do_step")):
+    def slow(*given, _do=getattr(module, name), **named):
+        time.sleep(0.01)
+        return _do(*given, **named)
+    setattr(module, name, slow)
+sys.argv = ["unspill", "run", "-c", "for i in $(seq 150); do echo > $i; done"]
+main.main()
+"""
+    ours, theirs = pty.openpty()
+    try:
+        run = subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=ground.project,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+        )
+        seen = read_until(ours, b"150 added")
+        run.communicate(timeout=30)
+        assert run.returncode == 0
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    steps = re.findall(rb"unspill: (Reading changes: \d+ files|Applying: \d+ of 150 files) \((\d) s\)", seen)
+    assert [name.split(b":")[0] for name, _s in steps][:: len(steps) - 1] == [b"Reading changes", b"Applying"]
+    assert b"\r\x1b[Kunspill: 150 added" in seen
+
+
+def test_flagged_paths_headings_and_guesses_are_as_seen_from_where_one_stands(ground: Ground) -> None:
+    ground.write(".unspill.toml")
+    ground.write("sub/old", "1\n")
+    below = ground.project / "sub"
+    done = run_cli("run", "-c", "echo all: > Makefile; echo 2 >> old", cwd=below)
+    assert b"Review before use: Makefile (" in done.stderr
+    assert b"Review before use: Makefile (" in run_cli("show", "op1", cwd=below).stdout
+    assert b"Review before use: sub/Makefile (" in run_cli("show", "op1", cwd=ground.project).stdout
+    run_cli("run", "--hold", "-c", "echo 3 >> old; echo 4 > ../top", cwd=below)
+    for words in (("diff",), ("diff", "--run", "2")):
+        headings = [
+            line for line in run_cli(*words, cwd=below).stdout.decode().splitlines() if line[:2] in ("mo", "ad")
+        ]
+        assert headings == ["modified old", "added ../top"]
+    assert b"modified old\n" in run_cli("diff", "op1", cwd=below).stdout
+    # Those that `patch` reads are as git writes them
+    assert b"--- a/sub/old" in run_cli("diff", "old", cwd=below).stdout
+    for chosen in (["olt"], ["--hunk", "olt:1"]):
+        refused = run_cli("apply", *chosen, cwd=below).stderr
+        assert b"unspill: olt has no changes" in refused
+        assert b"Did you mean old?" in refused
+    assert run_cli("apply", "old", cwd=below).returncode == 0
+    assert b"Did you mean ../top?" in run_cli("apply", "../topp", cwd=below).stderr

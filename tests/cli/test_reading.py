@@ -136,7 +136,7 @@ def test_log_lists_runs_the_youngest_first(held: Ground) -> None:
     held.sandbox().run("sleep 9", timeout=0.2)
     lines = text_of(held, "log").splitlines()
     assert [line.split()[0] for line in lines] == ["run4", "run3", "run2", "run1"]
-    assert "TimedOut" in lines[0]
+    assert "timed out" in lines[0]
     assert "exit 7" in lines[1]
     assert "exit 0" in lines[2]
     assert "3 changed, held" in lines[3]
@@ -358,19 +358,33 @@ def test_an_undo_after_your_own_commit_names_the_branch_and_a_command_that_undoe
     person(repository, "echo 2 >> b; git commit -qam Mine")
     said = undo(repository)
     (line,) = [line for line in said.splitlines() if ".git" in line]
-    assert line.startswith("  ! .git: conflict: you moved main since, so git stays as it is; to undo its commits: git ")
-    command = line.rpartition(": ")[2]
-    assert re.fullmatch(r"git revert [0-9a-f]{7}\.\.[0-9a-f]{7}", command)
-    person(repository, f"git checkout -q -- a && {command} --no-edit")
-    assert person(repository, "cat a b") == "1\n1\n2\n"
-    assert person(repository, "git status --porcelain") == ""
+    begin, command = line.split(", git ")
+    assert begin == (
+        "  ! .git: conflict: you moved main since, so git stays as it is; to undo its commits: "
+        "commit your files as they are now, or `unspill redo`"
+    )
+    assert re.fullmatch(r"revert [0-9a-f]{7}\.\.[0-9a-f]{7}", command)
+    # Both ways end with the same files, and a clean tree
+    person(repository, "cp -a . ../other; cd ../other; git commit -qam Undone")
+    assert run_cli("redo", cwd=repository.project).returncode == 0
+    person(repository, f"git {command} --no-edit")
+    for where in (".", "../other"):
+        assert person(repository, f"cd {where}; cat a b") == "1\n1\n2\n"
+        assert person(repository, f"cd {where}; git status --porcelain") == ""
 
 
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("git switch -q old", "you switched to another branch since, so git stays as it is"),
-        ("echo x > c; git add c", "you staged something since, so git stays as it is"),
+        (
+            "git switch -q old",
+            "you switched to another branch since, so git stays as it is; "
+            + "to undo it too: switch back, `unspill undo op1`",
+        ),
+        (
+            "echo x > c; git add c",
+            "you staged something since, so git stays as it is; to undo it too: unstage it, `unspill undo op1`",
+        ),
     ],
 )
 def test_an_undo_that_leaves_git_says_what_you_did_and_is_possible_afterwards(
@@ -387,6 +401,25 @@ def test_an_undo_that_leaves_git_says_what_you_did_and_is_possible_afterwards(
     person(repository, "git reset -q; git switch -q main")
     assert "git: main" in undo(repository, code=0)
     assert person(repository, "git log --format=%s") == "Begin\n"
+
+
+def test_what_an_undo_says_to_do_after_you_staged_something_undoes_git_too(repository: Ground) -> None:
+    commit_inside(repository)
+    person(repository, "echo x > c; git add c")
+    assert "to undo it too: `unspill redo`, unstage it, `unspill undo op1`" in undo(repository)
+    assert run_cli("redo", cwd=repository.project).returncode == 0
+    person(repository, "git reset -q")
+    assert run_cli("undo", "op1", cwd=repository.project).returncode == 0
+    assert person(repository, "git log --format=%s; cat a; git status --porcelain") == "Begin\n1\n?? c\n"
+
+
+def test_an_undo_says_whose_changes_it_undid_where_a_newer_run_is_held(ground: Ground) -> None:
+    for words in (("--", "touch", "old"), ("--hold", "--", "touch", "new")):
+        assert run_cli("run", *words, cwd=ground.project).returncode == 0
+    assert undo(ground, code=0).splitlines()[-2:] == [
+        "  That undid the changes of run 1: touch old",
+        "  Run 2 is newer, and its changes are held. Discard them: unspill discard",
+    ]
 
 
 def test_a_branch_that_a_run_deleted_is_named_where_it_stays(repository: Ground) -> None:

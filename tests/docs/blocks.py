@@ -8,8 +8,8 @@
     ```sh               a script; only its success counts
     unspill diff
     ```
-    ```python           a program; only its success counts
-    import unspill
+    ```python           a program; only its success counts,
+    import unspill      unless a block `output` follows, with exactly what it prints
     ```
 
 A comment `<!-- not run: reason -->` on the line above leaves out a block.

@@ -10,11 +10,12 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import RUN, Step, find_blocks, matches, steps
+from tests.docs.blocks import RUN, BadBlock, Step, find_blocks, matches, steps
 
 PROJECT = {
     "README.md": "# Demo\n",
@@ -34,13 +35,22 @@ def make_demo(home: Path) -> Path:
 
 
 def steps_of(document: str) -> list[Step]:
-    """Return all that is run of a document."""
-    return [
-        step
-        for block in find_blocks(document)
-        if block.language in RUN and block.not_run is None
-        for step in steps(block)
-    ]
+    """Return all that is run of a document. An `output` block is what the script or program before it prints.
+
+    Raises:
+        BadBlock: There is nothing that an output block could be of.
+    """
+    found: list[Step] = []
+    before = ""
+    for block in find_blocks(document):
+        if block.language == "output":
+            if before not in ("sh", "python"):
+                raise BadBlock(f"line {block.line}: output without the program that prints it")
+            found[-1] = replace(found[-1], expected=block.content)
+        elif block.language in RUN and block.not_run is None:
+            found += steps(block)
+        before = block.language if block.not_run is None else ""
+    return found
 
 
 def perform(found: list[Step], demo: Path, scratch: Path, programs: Path | None = None) -> list[tuple[int, str]]:

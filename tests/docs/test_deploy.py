@@ -90,6 +90,20 @@ def test_the_dockerfile_names_the_variable_that_the_program_reads() -> None:
     assert "ROOTFS_DIR=/var/lib/unspill/rootfs" in (DEPLOY / "unspill-rootfs.service").read_text()
 
 
+def test_the_script_that_builds_the_image_uses_the_options_that_the_readme_explains() -> None:
+    script = (DEPLOY / "build-image").read_text()
+    subprocess.run(["bash", "-n", DEPLOY / "build-image"], check=True)
+    named = set(re.findall(r"--security-opt (\S+?)\)?\s", script))
+    assert named == {"unmask=ALL", "seccomp=unconfined"}
+    explained = (DEPLOY / "README.md").read_text()
+    assert [option for option in named if f"`--security-opt {option}`" not in explained] == []
+    paths = re.findall(r"\$here/([\w./-]+)", script)
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    settings = {name for instruction, name in dockerfile() if instruction == "ARG"}
+    assert set(re.findall(r"--build-arg (\w+)=", script)) <= {setting.partition("=")[0] for setting in settings}
+
+
 @pytest.mark.parametrize("name", ["Dockerfile", "unspill-rootfs.service", "README.md"])
 def test_every_command_that_is_named_exists_with_its_options(name: str) -> None:
     found = commands_of(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import OTHER_NAMES, Step, find_blocks
+from tests.docs.blocks import OTHER_NAMES, BadBlock, Step, find_blocks
 from tests.docs.performing import PROJECT, TIMEOUT_S, make_demo, perform, steps_of, verify
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +111,18 @@ def test_the_first_difference_is_reported_with_its_line(step: Step, complaint: s
     found = [step, Step(line=9, script="true", expected=())]
     with pytest.raises(pytest.fail.Exception, match=f"example:7(.|\n)*{complaint}"):
         verify("example", found, perform(found, demo, tmp_path / "steps"))
+
+
+def test_an_output_block_is_what_the_program_before_it_prints(demo: Path, tmp_path: Path) -> None:
+    page = "```python\nprint(6 * 7)\n```\n\n```output\n{}\n```\n"
+    verify("example", steps_of(page.format(42)), perform(steps_of(page.format(42)), demo, tmp_path / "right"))
+    with pytest.raises(pytest.fail.Exception, match="but the document shows:\n43"):
+        verify("example", steps_of(page.format(43)), perform(steps_of(page.format(43)), demo, tmp_path / "wrong"))
+
+
+def test_an_output_block_of_nothing_is_an_error() -> None:
+    with pytest.raises(BadBlock, match="line 2"):
+        steps_of("```output\n42\n```\n")
 
 
 def test_what_a_document_leaves_running_is_ended(demo: Path, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_json_of_operations_has_the_documented_fields(tmp_path: Path, bwrap: Pat
     assert all(backup == fields("backup") for backup in backups)
     answer(demo, "run", "--working-dir", "playground", "-c", "touch kept")
     assert [set(name) for name in answer(demo, "playground")["names"]] == [fields("name")]
-    for verb in ("status", "sandboxes", "playground", "prune", "recover"):
+    for verb in ("status", "sandboxes", "playground", "prune", "recover", "report"):
         assert set(answer(demo, verb)) == fields(f"`{verb}`")
     assert set(answer(demo, "forget", "--dry-run", ".")) == fields("`forget`")
     moved = demo.rename(demo.with_name("moved"))

@@ -10,15 +10,25 @@ import os
 import pickle
 import sqlite3
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.kernel.crash_copies import Image, capture, contents, differences, look, visible, with_others, without_twins
+from tests.kernel.crash_copies import (
+    Image,
+    Node,
+    capture,
+    contents,
+    differences,
+    look,
+    visible,
+    with_others,
+    without_twins,
+)
 from tests.kernel.crash_repositories import Repositories, read_repositories, repository_problems
-from tests.kernel.crash_scene import Scene
+from tests.kernel.crash_scene import MERGED, Scene
 from unspill import Sandbox
 from unspill.errors import UnspillError
 from unspill.model.operation import Operation
@@ -48,8 +58,13 @@ class Reference:
 
     def plain(self, image: Image) -> Image:
         """Return a tree as far as it is to be compared: copies from another filesystem have one name each."""
-        image = {path: node for path, node in image.items() if b"/.git/" not in b"/" + path}
+        image = {path: _undated(node) for path, node in image.items() if b"/.git/" not in b"/" + path}
         return without_twins(image) if self.is_staged else image
+
+
+def _undated(node: Node) -> Node:
+    """Return a merged text without its time: it was made when it was merged."""
+    return replace(node, mtime_ns=0) if b"the person: " in node.content and b" run: " in node.content else node
 
 
 def apart(function: Callable[..., T], *arguments: object) -> T:
@@ -86,7 +101,9 @@ def make_reference(scene: Scene, *, is_staged: bool) -> Reference:
 
 
 def _play(scene: Scene, reference: Reference) -> Reference:
-    precious = _precious(scene.project) | _precious(scene.state / "layers")
+    # What a merge took the runs' lines from is in the merged text, line by line, and the person's own text is kept
+    merged = {name.encode() for name in MERGED}
+    precious = _precious(scene.project) | _precious(scene.state / "layers", but=merged)
     trees = {"before": reference.plain(reference.trees["before"])}
     repositories = {"before": read_repositories(scene.project)}
     with closing(Sandbox(scene.project)) as sandbox:
@@ -112,13 +129,14 @@ def _play(scene: Scene, reference: Reference) -> Reference:
     )
 
 
-def _precious(top: Path) -> set[bytes]:
+def _precious(top: Path, but: Set[bytes] = frozenset()) -> set[bytes]:
     """Return the contents of all files that must stay somewhere: of git's own, the objects."""
     names = look(os.fsencode(top)).items()
     return {
         node.content
         for path, node in names
         if node.kind == "file" and (b"/.git/" not in b"/" + path or b"/.git/objects/" in b"/" + path)
+        if os.path.basename(path) not in but
     }
 
 

@@ -20,6 +20,8 @@ from tests.kernel.crash_copies import Image, capture, rebuild
 from tests.support import Ground
 
 EDITED = b"edited by a person"
+# Texts of forty lines that the runs and the person change: the first run line 5, the second line 20, the person line 35
+MERGED = ("merged", "merged_twice")
 HELD = b".envrc"
 
 # Where the person has moved a repository on since the runs: the commit is there before, on a branch of its own
@@ -56,6 +58,8 @@ for path in ("edited", "was_file", "was_file_too", "becomes_link", "to_chmod", "
              "gone/one", "gone/inner/two", "was_dir/one", "was_dir/inner/two", "closed/file", "closed/other",
              "closed_gone/file", "dress/file", "opened/file", "becomes_empty", "twin", "executable"):
     write(path)
+for path in ("merged", "merged_twice"):
+    write(path, b"".join(b"%d %s\\n" % (number, os.fsencode(path)) for number in range(1, 41)))
 write("empty", b"")
 write("secret", mode=0o000)
 write("secret_gone", mode=0o000)
@@ -122,6 +126,9 @@ write("becomes_empty", b"")
 write("empty", b"not empty any more")
 write("twin", b"only this name")
 write("edited", b"edited by the run")
+for path in ("merged", "merged_twice"):
+    text = open(path, "rb").read()
+    write(path, text.replace(b"\\n5 ", b"\\nthe first run: 5 "))
 write(".envrc", b"export EVIL=1")
 # What the amended commit was is on no branch any more: it gets a reference of ours
 change(".", "of the run")
@@ -152,6 +159,8 @@ os.mkdir("new/closed"); write("new/closed/file"); os.chmod("new/closed", 0o555)
 os.mkdir("new/shut"); write("new/shut/file"); os.chmod("new/shut", 0o000)
 os.setxattr("new/file", "user.colour", b"green"); os.setxattr("new/deep", "user.colour", b"green")
 write("src/modified0", b"modified twice")
+text = open("merged_twice", "rb").read()
+write("merged_twice", text.replace(b"\\n20 ", b"\\nthe second run: 20 "))
 write("was_file/second")
 change(".", "of the second run")
 git(".", "commit", "-qm", "of the second run")
@@ -180,6 +189,10 @@ class Scene:
         edited = self.project / "edited"
         edited.write_bytes(EDITED)
         os.utime(edited, ns=(10**18, 10**18))
+        for name in MERGED:
+            merged = self.project / name
+            merged.write_bytes(merged.read_bytes().replace(b"\n35 ", b"\nthe person: 35 "))
+            os.utime(merged, ns=(10**18, 10**18))
 
     def _later_moment(self) -> int:
         """Return a moment of the project's filesystem after everything that was made there."""

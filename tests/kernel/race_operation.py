@@ -95,7 +95,7 @@ def named(notes: Iterable[str], name: str) -> bytes:
     """Return what is in the files that the notes of an operation name for a path."""
     found = b""
     for note in notes:
-        if note.startswith(f"{name}: "):
+        if note.startswith(f"{name}: ") and note != f"{name}: merged with your edits":
             path = Path(note.rpartition(" ")[2])
             files = [path] if path.is_file() else sorted(inner for inner in path.rglob("*") if inner.is_file())
             assert files, note

@@ -49,6 +49,7 @@ class Tally:
     applied: int = 0
     conflicts: int = 0
     named: int = 0
+    merged: int = 0
     lost: list[str] = field(default_factory=list)
 
 
@@ -142,6 +143,55 @@ def test_no_edit_made_around_the_rename_is_lost(tmp_path: Path, full: bool, styl
     if full:
         note = f"{done} renames stayed, {kept_apart} edits in files that the record names"
         record_figure(f"edits around a rename: {style}, {kind}", f"0 of {edits} lost", note)
+
+
+NUMBERS = "".join(f"{number}\n" for number in range(1, 41))
+MINE = NUMBERS.replace("\n30\n", "\nmine\n")
+
+
+def race_merging(ground: Ground, tally: Tally, style: str, edits: int) -> None:
+    """Let an editor go on saving a text while what it saved before is merged with what a run made of it."""
+    chance = random.Random(style)
+    file, sandbox = ground.write("file", NUMBERS), ground.sandbox()
+    usual_us = 5000
+    with Editor(file) as editor:
+        while edits > 0:
+            file.write_text(NUMBERS)
+            assert sandbox.run("sed -i 's/^5$/ours/' file", after="hold").ok
+            file.write_text(MINE)
+            count = chance.randint(1, BURST)
+            # Some begin when nothing is applied any more
+            editor.begin(style, count, chance.randrange(3 * usual_us), chance.choice((0, 0, 50, 500)))
+            begun = time.perf_counter()
+            operation = sandbox.apply()
+            usual_us = (usual_us + round((time.perf_counter() - begun) * 1e6)) // 2
+            saved = editor.wait()
+            edits -= count
+            # All but what is added to the end replaces the whole text, the earlier edit with it
+            judge(ground, tally, style, saved, operation)
+            live = file.read_bytes()
+            if style == "append" and b"\nmine\n" not in live:
+                tally.lost.append(f"the edit before the apply, live {live!r}")
+            tally.merged += b"\nours\n" in live and b"\nmine\n" in live
+            sandbox.discard()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", STYLES)
+def test_no_edit_made_during_a_merge_is_lost(ground: Ground, full: bool, style: str) -> None:
+    """The time buys at least a hundred edits, and more until some fall into an apply."""
+    tally = Tally()
+    race_merging(ground, tally, style, 1100 if full else 100)
+    # A text that replaces the whole file has nothing in it that was merged before
+    is_merging = style == "append"
+    while not (tally.conflicts and (tally.merged or not is_merging)) and tally.edits < 2000:
+        race_merging(ground, tally, style, 100)
+    assert tally.lost == []
+    assert tally.conflicts
+    assert bool(tally.merged) == is_merging
+    if full:
+        note = f"{tally.merged} merged, {tally.conflicts} conflicts, {tally.named} edits in files that the record names"
+        record_figure(f"edits during a merge: {style}", f"0 of {tally.edits} lost", note)
 
 
 def naive_apply(file: Path, text: str) -> None:

@@ -206,6 +206,19 @@ def test_the_changes_are_of_every_kind(ordeal: Ordeal) -> None:
     assert len(ordeal.reference.held["residue"]) == len(ordeal.reference.left)
 
 
+def test_texts_that_the_person_edited_too_are_merged(ordeal: Ordeal) -> None:
+    trees = ordeal.reference.trees
+    runs = {"merged": (b"5",), "merged_twice": (b"5", b"20")}
+    for name, lines in runs.items():
+        before, after = (trees[tree][name.encode()].content for tree in ("before", "after"))
+        assert b"the person: 35 " in before
+        assert b" run: " not in before
+        wanted = before
+        for line, run in zip(lines, (b"the first run", b"the second run"), strict=False):
+            wanted = wanted.replace(b"\n%s " % line, b"\n%s: %s " % (run, line))
+        assert after == wanted
+
+
 def test_one_repository_moves_and_the_other_gets_the_work_beside_it(ordeal: Ordeal) -> None:
     before, after, undone = (ordeal.reference.repositories[name] for name in ("before", "after", "undone"))
     assert before["."].head != after["."].head

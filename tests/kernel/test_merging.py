@@ -2,6 +2,7 @@
 """What a run and the person made of one text is merged, by apply and by undo; nothing of either is lost."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -325,3 +326,64 @@ def test_undo_leaves_a_file_that_got_attributes_since(ground: Ground, text: Path
     text.write_text(text_with(_5="five", _30="mine"))
     os.setxattr(text, "user.mine", b"1")
     assert b"text" in left(sandbox.undo())
+
+
+MADE = {
+    "a new text": ("new", "echo one > new"),
+    "a new binary": ("new", r"printf 'a\000b\377' > new"),
+    "a changed text": ("text", "sed -i 's/^line 5$/five/' text"),
+    "a changed binary": ("bin", r"printf 'a\000c' > bin"),
+}
+# What happens to it then, that changes nothing but its times
+AGAIN: dict[str, Callable[[Sandbox, str], object]] = {
+    "a run touches it": lambda sandbox, name: sandbox.run(f"touch {name}", after="apply"),
+    "a run writes it anew": lambda sandbox, name: sandbox.run(f"cp {name} x; rm {name}; mv x {name}", after="apply"),
+    "two runs touch it": lambda sandbox, name: [sandbox.run(f"touch {name}", after="apply") for _ in range(2)],
+}
+
+
+@pytest.mark.parametrize("again", AGAIN)
+@pytest.mark.parametrize("made", MADE)
+def test_a_file_that_is_written_as_it_was_can_be_undone(ground: Ground, text: Path, made: str, again: str) -> None:
+    name, command = MADE[made]
+    ground.write("bin", "a\0b")
+    sandbox, path = ground.sandbox(), ground.project / name
+    before = path.read_bytes() if path.exists() else None
+    first = sandbox.run(command, after="apply").operation
+    assert first is not None
+    after = path.read_bytes()
+    AGAIN[again](sandbox, name)
+    operation = sandbox.undo(first.number)
+    assert (operation.left, operation.notes) == ((), ())
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert sandbox.redo().left == ()
+    assert path.read_bytes() == after
+
+
+@pytest.mark.parametrize("made", ["a new text", "a changed text"])
+def test_a_text_that_the_person_saved_as_it_was_can_be_undone(ground: Ground, text: Path, made: str) -> None:
+    name, command = MADE[made]
+    sandbox, path = ground.sandbox(), ground.project / name
+    sandbox.run(command, after="apply")
+    edit_in_place(path, path.read_text())
+    assert sandbox.undo().left == ()
+    assert not path.exists() if name == "new" else path.read_text() == "".join(LINES)
+
+
+def test_a_new_file_that_somebody_changed_since_is_a_conflict(ground: Ground) -> None:
+    """The control: by the person, by a later run, by the person before a later run, and only its mode."""
+    sandbox, path = ground.sandbox(), ground.project / "new"
+    ways: tuple[Callable[[], object], ...] = (
+        lambda: path.write_text("two\n"),
+        lambda: sandbox.run("echo two > new", after="apply"),
+        lambda: (path.write_text("two\n"), sandbox.run("touch new", after="apply")),
+        lambda: path.chmod(0o600),
+    )
+    for change in ways:
+        path.unlink(missing_ok=True)
+        operation = sandbox.run("echo one > new; echo other > beside", after="apply").operation
+        assert operation is not None
+        change()
+        kept = path.read_text(), path.stat().st_mode
+        assert left(sandbox.undo(operation.number)) == {b"new": "it has changed since"}
+        assert (path.read_text(), path.stat().st_mode) == kept

@@ -124,7 +124,11 @@ def test_a_session_is_undone_to_any_step_and_to_the_very_tree(agent: Agent, seed
         for operation in agent.sandbox.undo_session(to=number):
             assert operation.left == ()
         assert tree_of(agent.top) == tree
-    agent.sandbox.undo_session()
+    planned = agent.sandbox.undo_session(dry_run=True)
+    assert tree_of(agent.top) != before
+    assert [left for one in planned for left in one.left] == []
+    done = agent.sandbox.undo_session()
+    assert [one.of for one in done] == [one.of for one in planned]
     assert tree_of(agent.top) == before
     with pytest.raises(UsageError, match="is left to undo"):
         agent.sandbox.undo_session()
@@ -296,10 +300,21 @@ def test_sessions_are_listed_shown_and_undone_by_the_command_line(ground: Ground
     assert shown.splitlines()[0].startswith("session two, from ")
     assert '  run 2: sh -c "echo 2 > b" (exit 0, op 2, 1 change)' in shown
     assert "+3\n" in cli("diff", "--session", "two")
+    log = cli("log", "--all")
+    for options in (("--session", "--dry-run"), ("--dry-run", "--session", "two")):
+        assert cli("undo", *options) == (
+            "Would undo session two (2 operations, 2 changes).\n"
+            'op 3 of run 3: sh -c "echo 3 > b"\n  b\n'
+            'op 2 of run 2: sh -c "echo 2 > b"\n  b\n'
+        )
+    assert (cli("log", "--all"), (ground.project / "b").read_text()) == (log, "3\n")
     assert cli("undo", "--session", "--to", "op2") == "Undid session two after op 2 (1 operation, 1 change).\n"
     assert (ground.project / "b").read_text() == "2\n"
     cli("undo", "--session")
     assert sorted(path.name for path in ground.project.iterdir()) == ["a", "mine"]
+    assert cli("redo", "--session") == "Redid session two (2 operations, 2 changes).\n"
+    assert (ground.project / "b").read_text() == "3\n"
+    cli("undo", "--session", "two")
     assert "undone" in cli("sessions").splitlines()[0]
     assert (ground.project / "a").read_text() == "1\n"
     cli("undo", "--session", "one")

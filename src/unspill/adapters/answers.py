@@ -21,7 +21,7 @@ from unspill.model.policy import Policy
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut
 from unspill.policy.paths import quote
 from unspill.record import Record
-from unspill.sandbox.result import became, describe_end, place_told, stream_bytes
+from unspill.sandbox.result import became, describe_end, place_told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -366,7 +366,7 @@ def command_output(sandbox: Sandbox, result: RunResult, most: int | None = None)
     if most is None and (left_out := sum(stream.left_out for stream in streams)):
         notes.append(f"Note: {left_out} bytes are left out where the output says so. {_REST}")
     is_over = isinstance(outcome, LimitReached) and outcome.limit == "output"
-    stdout, stderr = (stream_bytes(one) if most is None else one.kept()[:most] for one in streams)
+    stdout, stderr = (one.marked() if most is None else one.kept()[:most] for one in streams)
     return CommandOutput(
         exit_code=result.exit_code,
         printed=(stdout, stderr),

@@ -37,6 +37,7 @@ from unspill.host.places import check_own_place
 from unspill.layers.locks import upper_dir
 from unspill.model.operation import Operation, OperationId, Skipped
 from unspill.model.run import LayerId
+from unspill.progress import COUNT
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -50,6 +51,16 @@ if TYPE_CHECKING:
     # Adds the steps to a draft; told what was skipped and the moment after the steps, makes the residues
     Drafter = Callable[[Draft, OpenDirs], None]
     Settler = Callable[[OperationId, Sequence[Skipped], Sequence[int]], tuple[Residue, ...]]
+
+# What is being done, for whoever waits
+_WORDS: dict[OperationKind, str] = {
+    "apply": "Applying",
+    "discard": "Discarding",
+    "undo": "Undoing",
+    "redo": "Redoing",
+    "restore": "Restoring",
+    "edit": "Recording",
+}
 
 
 class Task(Record):
@@ -268,6 +279,7 @@ class _Work:
             if ending != "moved"
             for group in (*step.dependent, *(step.committed if ending == "arrived" else ()))
         }
+        COUNT.begin(_WORDS[self._operation.kind], len(journal.steps))
         done, failed = perform(self._dirs, journal.steps, unsure, left_out)
         steps = [journal.steps[index] for index in done]
         marks = tuple(settle_mark(self._dirs, index, steps) for index in range(len(self._dirs.roots)))

@@ -21,6 +21,7 @@ from unspill.host.libc import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2, sync
 from unspill.layers.trees import duplicate, remove_tree
 from unspill.model.operation import Skipped
 from unspill.policy.paths import quote
+from unspill.progress import COUNT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def perform(
     failed: set[int] = set(left_out)
     unsure = [] if unsure is None else unsure
     for index, step in enumerate(steps):
+        COUNT.done += 1
         if step.group in failed:
             continue
         stays = False

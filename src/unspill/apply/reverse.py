@@ -42,7 +42,7 @@ from unspill.git.files import (
     short_ref,
 )
 from unspill.git.state import SYMBOLIC, is_own_ref, owner_of, parse_packed, parse_ref
-from unspill.host.dirfd import read_unchanged
+from unspill.host.dirfd import have_same_content, read_unchanged
 from unspill.host.overlay import list_attributes, user_attributes
 from unspill.model.operation import Metadata, RefMove, Skipped
 from unspill.policy.paths import quote
@@ -72,9 +72,6 @@ if TYPE_CHECKING:
     )
     from unspill.store.db import Store
 
-    # Tells whether a live entry with this inode and ctime was put at a path by a later operation of ours
-    Explains = Callable[[int, bytes, os.stat_result], bool]
-
     # By root and path
     TextOf = Callable[[int, bytes], bytes | None]
 
@@ -86,6 +83,7 @@ _NEW_DIRECTORY = Metadata(mode=0o700)
 
 _STAYS = "you {what} since, so git stays as it is{advice}"
 _LOST = "{name} can't go back: its old commit no longer exists"
+_OF_UNDO = "unspill: undo "
 _MOVED_SINCE = "you moved it since, so it stays where it is"
 
 
@@ -95,7 +93,7 @@ class Reversal:
     def __init__(
         self,
         journal: Journal,
-        explains: Explains,
+        later: LaterOperations,
         kind: OperationKind = "undo",
         text_of: TextOf = lambda _root, _path: None,
     ) -> None:
@@ -111,7 +109,7 @@ class Reversal:
         if journal.version == FIRST_VERSION and any(b".git/" in step.path for step in self._steps):
             self._steps, self._old_moves = split_old(self._steps)
         self._operation: Operation = journal.end.operation
-        self._explains = explains
+        self._later = later
         self._failed: dict[int, Skipped] = {}
         # What the reversal itself will have taken away and brought back by the time of the step that is looked at
         self._gone: set[tuple[int, bytes]] = set()
@@ -162,8 +160,12 @@ class Reversal:
 
         for (root, top), steps in self._old_moves.items():
             draft_old_move(draft, dirs, root, top, steps)
+        has_files = any(
+            step.group not in self._failed and step.action != "set_metadata" and not self._matters_to_nobody(step)
+            for step in self._steps
+        )
         for git, ending in reversed(self._git):
-            draft_reversal(draft, dirs, git, ending, self._message)
+            draft_reversal(draft, dirs, git, ending, self._message, has_files=has_files)
 
     def _matters_to_nobody(self, at: Skipped | Step) -> bool:
         """Tell whether git writes a file anew with its next command, the message of the last commit for example."""
@@ -193,7 +195,9 @@ class Reversal:
             self._back.add((step.root, step.path))
             return backup_problem(dirs, step, step.before, modes)
         if not is_hidden and (live is None or not self._is_ours(dirs, step, live)):
-            problem = CHANGED if live is None else self._merge(dirs, step, live)
+            problem = CHANGED
+            if live is not None:
+                problem = "" if self._is_the_same(dirs, step, live) else self._merge(dirs, step, live)
             if problem:
                 return "conflict", problem
         if step.before is None:
@@ -263,7 +267,40 @@ class Reversal:
             return self._is_refreshed(dirs, step, live)
         if step.after.kind == "dir" or live.st_ctime_ns < self._operation.marks[step.root]:
             return True
-        return self._explains(step.root, step.path, live)
+        return self._later.explains(step.root, step.path, live)
+
+    def _is_the_same(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> bool:
+        """Tell whether a file was only written anew: by somebody, or by a later operation, but as it was."""
+        assert step.after is not None
+        is_file = step.after.kind == "file" and stat.S_ISREG(live.st_mode)
+        if not is_file or stat.S_IMODE(live.st_mode) != step.after.mode or live.st_size != step.after.size:
+            return False
+        is_same = self._is_as_kept(dirs, step, live)
+        if is_same is None:
+            text = self._text_of(step.root, step.path)
+            found = None if text is None else read_unchanged(*dirs.live(step), live, LARGEST_TEXT)
+            is_plain = not _attributes(*dirs.live(step)) and not has_access_list(*dirs.live(step))
+            is_same = is_plain and found is not None and found == text
+        if is_same:
+            self._refreshed[step.root, step.path] = entry_of(live)
+        return is_same
+
+    def _is_as_kept(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> bool | None:
+        """Compare a file with what the operation had put, where a later one has displaced that; None where not."""
+        assert step.after is not None
+        place = self._later.find_displaced(step.root, step.path, step.after.inode)
+        if place is None:
+            return None
+        kept_at, live_at = dirs.operations.parent(place), dirs.live(step)
+        try:
+            kept = os.stat(kept_at[1], dir_fd=kept_at[0], follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if not matches(kept, step.after):
+            return None
+        if _attributes(*kept_at) != _attributes(*live_at) or has_access_list(*live_at):
+            return False
+        return _read_same(kept_at, kept, live_at, live)
 
     def _merge(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> str:
         """Have a text that somebody edited since keep those edits; return why it can't, nothing where it can."""
@@ -320,6 +357,20 @@ class Reversal:
         return inverse.replace(staged=True) if step.staged else inverse
 
 
+def _read_same(
+    one: tuple[int, bytes], one_status: os.stat_result, other: tuple[int, bytes], other_status: os.stat_result
+) -> bool:
+    """Tell whether two files have the same content, and stay as they were looked at meanwhile."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with (
+        open(os.open(one[1], flags, dir_fd=one[0]), "rb", buffering=0) as first,
+        open(os.open(other[1], flags, dir_fd=other[0]), "rb", buffering=0) as second,
+    ):
+        is_same = have_same_content(first.fileno(), second.fileno(), one_status.st_size)
+        found = os.fstat(second.fileno())
+    return is_same and (found.st_ino, found.st_ctime_ns) == (other_status.st_ino, other_status.st_ctime_ns)
+
+
 def _attributes(fd: int, name: bytes) -> dict[str, bytes]:
     path = b"/proc/self/fd/%d/%b" % (fd, name)
     return user_attributes(path, list_attributes(path))
@@ -339,6 +390,8 @@ class LaterOperations:
         self._is_read = False
         self._put: dict[Key, int] = {}
         self._edited: set[Key] = set()
+        # Where what was displaced lies, relative to the directory of operations
+        self._displaced: dict[Key, bytes] = {}
         self._copies: dict[Key, int] = {}
         # The other way round
         self._originals: dict[Key, int] = {}
@@ -351,6 +404,12 @@ class LaterOperations:
             return False
         mark = self._put.get(key, self._operation.marks[root])
         return status.st_ctime_ns < mark or self._rolled_back[root].explains(path, status, mark)
+
+    def find_displaced(self, root: int, path: bytes, inode: int) -> bytes | None:
+        """Return where a later operation has laid what was at a path, relative to the directory of operations."""
+        self._read()
+        key = (self._operation.roots[root], path, inode)
+        return None if key in self._edited else self._displaced.get(key)
 
     def as_of_now(self, journal: Journal) -> Journal:
         """Return the operation's journal as if it had put the copies that have come back since."""
@@ -400,6 +459,7 @@ class LaterOperations:
                 key = (root, step.path, step.copied or step.before.inode)
                 if step.before.ctime_ns >= self._put.get(key, own_marks.get(root, 0)):
                     self._edited.add(key)
+                self._displaced[key] = step.backup
             if step.action == "put" and step.after is not None:
                 key = (root, step.path, step.after.inode)
                 self._put[key] = operation.marks[step.root]
@@ -439,8 +499,13 @@ def _displaced(journal: Journal) -> dict[tuple[bytes, bytes], int]:
     }
 
 
-def draft_reversal(draft: Draft, dirs: OpenDirs, step: GitStep, ending: GitEnding, message: str) -> None:
-    """Draft the inverse of what was done to one repository; `message` is what its logs say then."""
+def draft_reversal(
+    draft: Draft, dirs: OpenDirs, step: GitStep, ending: GitEnding, message: str, *, has_files: bool
+) -> None:
+    """Draft the inverse of what was done to one repository; `message` is what its logs say then.
+
+    `has_files` if files of the operation are reversed, whatever becomes of the repository.
+    """
     if ending == "left":
         return
     live = LiveRepository(draft, dirs, step.root, step.top)
@@ -449,7 +514,7 @@ def draft_reversal(draft: Draft, dirs: OpenDirs, step: GitStep, ending: GitEndin
     elif ending == "arrived":
         _remove_arrived(live, step)
     elif step.move is not None:
-        _MoveReversal(draft, dirs, live, step.move, message).draft()
+        _MoveReversal(draft, dirs, live, step.move, message, has_files=has_files).draft()
 
 
 def is_along(step: GitStep, at: Skipped | Step) -> bool:
@@ -519,7 +584,10 @@ def draft_old_move(draft: Draft, dirs: OpenDirs, root: int, top: bytes, steps: S
 class _MoveReversal:
     """The inverse of one move."""
 
-    def __init__(self, draft: Draft, dirs: OpenDirs, live: LiveRepository, move: GitMove, message: str) -> None:
+    def __init__(
+        self, draft: Draft, dirs: OpenDirs, live: LiveRepository, move: GitMove, message: str, *, has_files: bool
+    ) -> None:
+        self._has_files = has_files
         self._draft = draft
         self._dirs = dirs
         self._live = live
@@ -569,10 +637,18 @@ class _MoveReversal:
             return f"moved {_shown_ref(name)}", self._by_hand(name)
         inner = {self._live.inner(name) for name in names}
         if b"HEAD" in inner:
-            return "switched to another branch", ""
+            return "switched to another branch", self._again("switch back")
         if inner == {b"index"}:
-            return "staged something", ""
+            return "staged something", self._again("unstage it")
         return "started or finished a merge, a rebase or something similar", ""
+
+    def _again(self, act: str) -> str:
+        """Return what to do so that the repository goes back as well; what was done of the files comes first."""
+        name = self._message.removeprefix(_OF_UNDO)
+        if name == self._message:
+            return ""
+        first = "`unspill redo`, " if self._has_files else ""
+        return f"; to undo it too: {first}{act}, `unspill undo {name.replace(' ', '')}`"
 
     def _by_hand(self, name: bytes) -> str:
         """Return the command that undoes the commits of the operation on top of the person's, or does them again."""
@@ -580,7 +656,10 @@ class _MoveReversal:
             old, new = ref.old, ref.new
             if ref.name == name and old is not None and new is not None:
                 if self._live.objects.is_ancestor(old, new):
-                    return f"; to undo its commits: git revert {old[:7].decode()}..{new[:7].decode()}"
+                    revert = f"git revert {old[:7].decode()}..{new[:7].decode()}"
+                    # Git reverts nothing where the files are other than its commit says
+                    before = "commit your files as they are now, or `unspill redo`, " if self._has_files else ""
+                    return f"; to undo its commits: {before}{revert}"
                 if self._live.objects.is_ancestor(new, old):
                     return f"; to get its commits back: git cherry-pick {new[:7].decode()}..{old[:7].decode()}"
         return ""

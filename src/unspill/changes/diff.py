@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from functools import partial
 
-from unspill.changes.render import remarks
+from unspill.changes.render import name_here, remarks
 from unspill.changes.scan import Reader, read_up_to
 from unspill.errors import UsageError
 from unspill.policy.paths import COLUMNS, is_cut, quote, show_line
@@ -53,6 +53,7 @@ def diff_lines(
     colour: bool = False,
     token: Token = lambda _root, _change, _texts: "",
     seen: set[tuple[bytes, bytes]] | None = None,
+    here: bytes = b"",
 ) -> list[str]:
     """Return the whole difference, at most `max_lines` lines and a note about the rest.
 
@@ -65,6 +66,7 @@ def diff_lines(
         colour: Mark added and removed lines with terminal colours.
         token: Says what names the hunks of a changed text.
         seen: Is given the root and path of each change that is shown to its last byte.
+        here: Where the person stands: headings name paths as seen from there.
     """
     lines: list[str] = []
     for part in changes.roots:
@@ -73,7 +75,10 @@ def diff_lines(
                 is_whole = True
                 if not change.is_mere_touch:
                     naming = partial(token, part.root, change)
-                    found, is_whole = _whole_diff(change, reader, max_file_bytes, columns=columns, token=naming)
+                    heading = name_here(part.root, change.path, here)
+                    found, is_whole = _whole_diff(
+                        change, reader, max_file_bytes, columns=columns, token=naming, name=heading
+                    )
                     lines += painted(found, colour=colour)
                 if len(lines) > max_lines:
                     rest = len(part.changes) - at - 1
@@ -83,9 +88,9 @@ def diff_lines(
     return lines
 
 
-def change_diff(change: Change, reader: Reader, max_file_bytes: int) -> list[str]:
-    """Return the difference of one change, without colours."""
-    return _whole_diff(change, reader, max_file_bytes)[0]
+def change_diff(change: Change, reader: Reader, max_file_bytes: int, name: str) -> list[str]:
+    """Return the difference of one change, without colours, under this name."""
+    return _whole_diff(change, reader, max_file_bytes, name=name)[0]
 
 
 def painted(lines: list[str], *, colour: bool) -> list[str]:
@@ -211,6 +216,7 @@ def _whole_diff(
     *,
     columns: int = COLUMNS,
     token: Callable[[tuple[bytes, bytes]], str] = lambda _texts: "",
+    name: str,
 ) -> tuple[list[str], bool]:
     """Return the difference of one change, and whether that is all of it: a binary or large file is only told of.
 
@@ -220,8 +226,9 @@ def _whole_diff(
         max_file_bytes: A larger file is told by its sizes only.
         columns: A longer line is cut.
         token: Says what names the hunks between two texts.
+        name: What its heading calls it. The lines that `patch` reads name it as seen from its root.
     """
-    told = describe(change, reader, max_file_bytes)
+    told = describe(change, reader, max_file_bytes, name)
     lines = list(told.lines)
     if told.texts is None:
         return lines, told.is_whole
@@ -243,13 +250,13 @@ class Described(Record):
     is_whole: bool = True
 
 
-def describe(change: Change, reader: Reader, max_file_bytes: int) -> Described:
-    """Return what is told of a change, and its texts; those of a larger file are not read."""
+def describe(change: Change, reader: Reader, max_file_bytes: int, name: str) -> Described:
+    """Return what is told of a change under a name, and its texts; those of a larger file are not read."""
     notes = remarks(change)
     entry = change.entry
     if entry is not None and entry.kind == "file" and change.base_kind is None and entry.mode & 0o111 and not notes:
         notes = [f"mode {entry.mode & 0o7777:o}"]
-    lines = [f"{change.kind} {quote(change.path)}" + (f"  [{'; '.join(notes)}]" if notes else "")]
+    lines = [f"{change.kind} {name}" + (f"  [{'; '.join(notes)}]" if notes else "")]
     if change.base_target is not None:
         lines.append(f"-> {quote(change.base_target)}  [old target]")
     if change.target is not None:

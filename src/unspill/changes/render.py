@@ -97,7 +97,7 @@ def summary_lines(
         if len(changes.roots) > 1 or project not in (None, root):
             lines.append(f"in {quote(root)}:")
         listed, git = _without_git(worth) if fold_git else (worth, {})
-        base = here[len(root) + 1 :] if here.startswith(root + b"/") else b""
+        base = _inside(root, here)
         part = _lines_of(listed, left, colour=colour, renames=renames or {}, base=base)
         part += [
             f"  . {_name(path, base)}/: {count} internal git file{'s'[: count > 1]}" for path, count in git.items()
@@ -170,7 +170,7 @@ def group_skipped(operation: Operation) -> list[tuple[Skipped, int]]:
 def skipped_name(operation: Operation, left: Skipped, inside: int = 0, *, here: bytes = b"") -> str:
     """Return a path that was skipped as it is shown: relative in the project, absolute in another root."""
     root = operation.roots[left.root]
-    base = here[len(root) + 1 :] if here.startswith(root + b"/") else b""
+    base = _inside(root, here)
     name = _name(left.path, base) if base or root == operation.project else quote(root + b"/" + left.path)
     return f"{name} and {inside} in it" if inside else name
 
@@ -273,6 +273,16 @@ def _change_line(change: Change, *, colour: bool = False, old: bytes | None = No
         name += f" -> {quote(change.target)}"
     notes = remarks(change)
     return f"  {letter} {name}" + (f"  [{'; '.join(notes)}]" if notes else "")
+
+
+def name_here(root: bytes, path: bytes, here: bytes) -> str:
+    """Return a path of a root as it is shown to a person: as seen from where they stand in it, else from the root."""
+    return _name(path, _inside(root, here))
+
+
+def _inside(root: bytes, here: bytes) -> bytes:
+    """Return the path of a directory in a root; nothing for one that is not below it."""
+    return here[len(root) + 1 :] if here.startswith(root + b"/") else b""
 
 
 def _name(path: bytes, base: bytes) -> str:

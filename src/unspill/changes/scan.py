@@ -42,6 +42,7 @@ from unspill.model.change import (
     RootChanges,
 )
 from unspill.policy.paths import quote
+from unspill.progress import COUNT
 from unspill.record import setters
 
 TYPE_CHECKING = False
@@ -305,9 +306,11 @@ class _Scan:
         _read_marks(top)
         self._both_directories(b".", top, bases[0])
         frames = [_Frame(uppers, bases, b"", hides=False)]
+        COUNT.begin("Reading changes")
         while frames and not self._report.is_full:
             frame = frames[-1]
             for name, is_dir, upper in frame.items:
+                COUNT.done += 1
                 if upper is None or not is_dir:
                     self._leaf(frame, name, upper)
                 elif (inner := self._directory(frame, name, upper, len(frames))) is not None:

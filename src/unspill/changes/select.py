@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 
+from unspill.changes.render import name_here
 from unspill.errors import UsageError
 from unspill.policy.paths import closest, quote
 
@@ -49,11 +50,11 @@ def select(changes: ChangeSet, selection: Selection, *, parents: bool = True) ->
     if selection.is_everything:
         return changes
     chosen: Chosen = {part.root: set() for part in changes.roots}
-    _choose_paths(changes, selection.paths, chosen)
+    _choose_paths(changes, selection.paths, chosen, selection.here)
     for pattern in selection.globs:
         _choose_glob(changes, pattern, chosen)
     for hunks in selection.hunks:
-        _choose_file(changes, hunks, chosen)
+        _choose_file(changes, hunks, chosen, selection.here)
     return _keep(changes, with_parents(changes, chosen) if parents else chosen)
 
 
@@ -160,7 +161,7 @@ class Glob:
             reached = more
 
 
-def _choose_paths(changes: ChangeSet, given: tuple[bytes, ...], chosen: Chosen) -> None:
+def _choose_paths(changes: ChangeSet, given: tuple[bytes, ...], chosen: Chosen, here: bytes) -> None:
     wanted: dict[bytes, dict[bytes, bytes]] = {part.root: {} for part in changes.roots}
     for name in given:
         for part, path in _in_roots(changes, name):
@@ -177,8 +178,8 @@ def _choose_paths(changes: ChangeSet, given: tuple[bytes, ...], chosen: Chosen) 
         used |= {name for top, name in tops.items() if top in named}
     for name in given:
         if name not in used:
-            _refuse_part_of_another(changes, name)
-            raise UsageError(f"{_shown(changes, name)} has no changes", remedy=did_you_mean(changes, name) or LIST)
+            _refuse_part_of_another(changes, name, here)
+            raise _no_changes(changes, name, here)
 
 
 def _top_of(path: bytes, tops: Container[bytes], known: dict[bytes, bytes | None]) -> bytes | None:
@@ -193,15 +194,15 @@ def _top_of(path: bytes, tops: Container[bytes], known: dict[bytes, bytes | None
     return found
 
 
-def _refuse_part_of_another(changes: ChangeSet, given: bytes) -> None:
+def _refuse_part_of_another(changes: ChangeSet, given: bytes, here: bytes) -> None:
     """Name the change that a path without one of its own belongs to."""
     for part, path in _in_roots(changes, given):
         for change in part.changes:
             hides = change.kind == "deleted" or (change.kind == "replaced" and change.base_kind == "dir")
             if hides and path.startswith(change.path + b"/"):
-                name = quote(change.path)
+                name = name_here(part.root, change.path, here)
                 raise UsageError(
-                    f"{_shown(changes, given)} can't be chosen alone: {name} was {change.kind} as a whole",
+                    f"{_shown(changes, given, here)} can't be chosen alone: {name} was {change.kind} as a whole",
                     remedy=f"Choose {name}.",
                 )
 
@@ -221,15 +222,20 @@ def _choose_glob(changes: ChangeSet, pattern: bytes, chosen: Chosen) -> None:
         raise UsageError(f"no change matches {quote(pattern)}", remedy=LIST)
 
 
-def _choose_file(changes: ChangeSet, hunks: Hunks, chosen: Chosen) -> None:
+def _choose_file(changes: ChangeSet, hunks: Hunks, chosen: Chosen, here: bytes) -> None:
     for part, path in _in_roots(changes, hunks.path):
         for change in part.changes:
             if change.path == path:
                 _refuse_hunks(change)
                 chosen[part.root].add(path)
                 return
-    _refuse_part_of_another(changes, hunks.path)
-    raise UsageError(f"{_shown(changes, hunks.path)} has no changes", remedy=did_you_mean(changes, hunks.path) or LIST)
+    _refuse_part_of_another(changes, hunks.path, here)
+    raise _no_changes(changes, hunks.path, here)
+
+
+def _no_changes(changes: ChangeSet, given: bytes, here: bytes) -> UsageError:
+    remedy = did_you_mean(changes, given, here) or LIST
+    return UsageError(f"{_shown(changes, given, here)} has no changes", remedy=remedy)
 
 
 def _refuse_hunks(change: Change) -> None:
@@ -257,19 +263,21 @@ def _in_roots(changes: ChangeSet, given: bytes) -> list[tuple[RootChanges, bytes
     return found
 
 
-def _shown(changes: ChangeSet, given: bytes) -> str:
-    """Return a path for a message, relative where it is in the first root."""
-    first = changes.roots[0].root + b"/" if changes.roots else b""
-    return quote(given.removeprefix(first) or given)
+def _shown(changes: ChangeSet, given: bytes, here: bytes) -> str:
+    """Return a path for a message, relative where it is in the first root: to where the person stands, or to it."""
+    first = changes.roots[0].root if changes.roots else b""
+    path = posixpath.join(first, given)
+    is_inside = first and path.startswith(first + b"/")
+    return name_here(first, path[len(first) + 1 :], here) if is_inside else quote(given)
 
 
-def did_you_mean(changes: ChangeSet, given: bytes) -> str:
+def did_you_mean(changes: ChangeSet, given: bytes, here: bytes = b"") -> str:
     """Return a question about a path that changed and is spelt nearly so; nothing if there is none."""
     known = {
         posixpath.join(part.root, change.path) for part in changes.roots for change in part.changes[:_MOST_COMPARED]
     }
     found = closest(os.fsdecode(_absolute(changes, given)), [os.fsdecode(path) for path in known])
-    return f"Did you mean {_shown(changes, os.fsencode(found))}?" if found else ""
+    return f"Did you mean {_shown(changes, os.fsencode(found), here)}?" if found else ""
 
 
 def _absolute(changes: ChangeSet, given: bytes) -> bytes:

@@ -15,6 +15,7 @@ import sys
 from unspill.host.libc import Statx
 from unspill.host.overlay import MODE_MARK
 from unspill.layers.trees import BorrowedModes, close_again, open_to_owner, with_true_mode
+from unspill.progress import COUNT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -265,6 +266,7 @@ def measure(
         root = pool.upper_root(upper) if unlock else pool.live_root(upper)
         for _directory, _name, status in _all_entries(root, closed):
             count += 1
+            COUNT.done += 1
             if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
                 # All whiteouts are links of one inode.
                 if status.st_ino in linked:

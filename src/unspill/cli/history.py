@@ -14,14 +14,20 @@ from unspill.cli.log import (
     ending_text,
     find_named,
     find_original,
+    is_bad_ending,
+    moment_text,
     operation_of,
 )
 from unspill.cli.main import EVENTS, NO_PROJECT, SESSION, Option, open_sandbox, operation_word, verb
 from unspill.cli.output import (
+    NARROW,
     Elapsed,
+    Paint,
     advised,
+    columns,
     connection_lines,
     count_text,
+    cut,
     directory_here,
     fit,
     flagged_lines,
@@ -34,8 +40,8 @@ from unspill.cli.output import (
     run_form,
     seen_from_here,
     skipped_lines,
+    table_lines,
     traffic_form,
-    wants_colour,
     when_text,
 )
 from unspill.errors import UsageError
@@ -71,13 +77,16 @@ def sessions(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         print_json({"sessions": [_session_form(session) for session in found]})
         return 0
+    is_narrow = 0 < columns() < NARROW
+    rows = []
     for session in found:
         changed = sum(one.changed for one in session.operations)
         undone = ", undone" if session.operations and not session.can_be_undone else ""
         counts = f"{count_text(len(session.runs), 'run')}, {count_text(changed, 'change')}{undone}"
-        print(f"{when_text(session.last_ns)}  {counts:<28}  {safe_text(session.name)}")
-    if not found:
-        print("No session yet.")
+        when = moment_text(session.last_ns) if is_narrow else when_text(session.last_ns)
+        rows.append((when, counts, safe_text(session.name)))
+    # A name is never cut: it is what one types
+    print("\n".join(map(fit, table_lines(rows, 0))) if rows else "No session yet.")
     return 0
 
 
@@ -112,7 +121,7 @@ def show(arguments: Arguments) -> int:
     elif isinstance(found, Run):
         _print_run(arguments, sandbox, found)
     else:
-        _print_operation(sandbox, found)
+        _print_operation(arguments, sandbox, found)
     return 0
 
 
@@ -144,6 +153,7 @@ def undo(arguments: Arguments) -> int:
 
 @verb(
     "Redo what an undo reversed, by default the last undo.",
+    SESSION.replace(help="redo all that was undone of a session (default: the last one)"),
     EVENTS,
     positional="[OP|RUN]",
     most=1,
@@ -154,6 +164,8 @@ def undo(arguments: Arguments) -> int:
 )
 def redo(arguments: Arguments) -> int:
     """Redo what an undo reversed."""
+    if arguments.flag("--session"):
+        return _redo_session(arguments)
     sandbox = open_sandbox(arguments)
     return _reverse(arguments, sandbox, sandbox.redo)
 
@@ -166,19 +178,40 @@ def _undo_session(arguments: Arguments) -> int:
         raise UsageError(f"not an operation: {to!r}", remedy="Name one from `unspill show --session`: op5.")
     sandbox = open_sandbox(arguments)
     name = sandbox.find_session(arguments.value("--session") or None).name
+    is_dry = arguments.flag("--dry-run")
     with Elapsed("Reversing"):
-        done = sandbox.undo_session(name, to=None if point is None else int(point))
+        done = sandbox.undo_session(name, to=None if point is None else int(point), dry_run=is_dry)
+    after = "" if point is None else f" after op {point}"
+    return _tell_session(
+        arguments, sandbox, f"{'Would undo' if is_dry else 'Undid'} session {safe_text(name)}{after}", done
+    )
+
+
+def _redo_session(arguments: Arguments) -> int:
+    """Redo all that was undone of a session, and say what came of it."""
+    sandbox = open_sandbox(arguments)
+    name = sandbox.find_session(arguments.value("--session") or None).name
+    with Elapsed("Reversing"):
+        done = sandbox.redo_session(name)
+    return _tell_session(arguments, sandbox, f"Redid session {safe_text(name)}", done)
+
+
+def _tell_session(arguments: Arguments, sandbox: Sandbox, what: str, done: Sequence[Operation]) -> int:
+    """Say what became of each operation of a session; what is only planned has no number."""
+    is_dry = arguments.flag("--dry-run")
     if arguments.flag("--json"):
         print_json({"operations": [operation_form(operation) for operation in done]})
         return max(map(operation_exit_code, done))
     changed = sum(operation.changed for operation in done)
-    undone = sum(operation.number > 0 for operation in done)
-    after = "" if point is None else f" after op {point}"
-    counts = f"{count_text(undone, 'operation')}, {count_text(changed, 'change')}"
-    print(f"Undid session {safe_text(name)}{after} ({counts}).")
+    count = sum(is_dry or operation.number > 0 for operation in done)
+    print(f"{what} ({count_text(count, 'operation')}, {count_text(changed, 'change')}).")
     for operation in done:
+        of = find_original(sandbox, operation)
+        if is_dry:
+            print(f"op {of}{_behind(sandbox, operation)}")
+            _print_paths(operation)
         if operation.left:
-            print(f"op {find_original(sandbox, operation)}, skipped:")
+            print("Would skip:" if is_dry else f"op {of}, skipped:")
             print("\n".join(skipped_lines(operation, sandbox)))
     return max(map(operation_exit_code, done))
 
@@ -189,7 +222,8 @@ def _show_session(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         print_json(_session_form(session))
         return 0
-    print(f"session {safe_text(session.name)}, from {when_text(session.begun_ns)} to {when_text(session.last_ns)}")
+    begun, last = when_text(session.begun_ns), when_text(session.last_ns)
+    print(fit(f"session {safe_text(session.name)}, from {begun} to {last}"))
     applied: dict[str, list[Operation]] = {}
     for one in session.operations:
         for run in one.runs:
@@ -204,8 +238,8 @@ def _show_session(arguments: Arguments) -> int:
     others = [one for one in session.operations if not known.intersection(one.runs)]
     lines += [(one.at_ns, _edit_line(sandbox, one, session)) for one in others]
     for _at, line in sorted(lines):
-        print(line)
-    print(advised("Undo all of it: unspill undo --session {name}{of}", sandbox, name=session.name))
+        print(fit(line))
+    print(fit(advised("Undo all of it: unspill undo --session {name}{of}", sandbox, name=session.name)))
     return 0
 
 
@@ -250,13 +284,17 @@ def _show_undo(arguments: Arguments, sandbox: Sandbox) -> int:
         print_json(operation_form(planned))
         return operation_exit_code(planned)
     of = find_original(sandbox, planned)
-    print(f"Would undo op {of} ({count_text(planned.changed, 'change')}){_behind(sandbox, planned)}")
-    for path in planned.paths:
-        print(fit(f"  {quote(seen_from_here(path))}"))
+    print(fit(f"Would undo op {of} ({count_text(planned.changed, 'change')}){_behind(sandbox, planned)}"))
+    _print_paths(planned)
     if planned.left:
         print("Would skip:")
-        print("\n".join(skipped_lines(planned, sandbox)))
+        print("\n".join(map(fit, skipped_lines(planned, sandbox))))
     return operation_exit_code(planned)
+
+
+def _print_paths(operation: Operation) -> None:
+    for path in operation.paths:
+        print(fit(f"  {quote(seen_from_here(path))}"))
 
 
 def _reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], Operation]) -> int:
@@ -271,7 +309,20 @@ def _reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], 
     word, verb_ = ("Undid", "undo") if operation.kind == "undo" else ("Redid", "redo")
     done = f"{word} op {of} ({count_text(operation.changed, 'change')})"
     print_operation(sandbox, operation, done, nothing=f"Did not {verb_} op {of}.", of=of)
+    if named is None and operation.kind == "undo":
+        _tell_newer(sandbox, operation)
     return operation_exit_code(operation)
+
+
+def _tell_newer(sandbox: Sandbox, operation: Operation) -> None:
+    """Say whose changes were undone where the last run is another one, whose changes are held."""
+    last = next(iter(sandbox.runs(limit=1)), None)
+    if last is None or not last.held or last.id in operation.runs:
+        return
+    print(fit(f"  That undid the changes{_behind(sandbox, operation)}"))
+    print(
+        advised(f"  Run {last.number} is newer, and its changes are held. Discard them: unspill discard{{of}}", sandbox)
+    )
 
 
 def _named_operation(arguments: Arguments, sandbox: Sandbox, do: object) -> str | None:
@@ -295,37 +346,35 @@ def _behind(sandbox: Sandbox, operation: Operation) -> str:
         record = sandbox.find_run(operation.runs[0])
     except UsageError:
         return ""
-    return f" of run {record.number}: {command_text(record)[:_COMMAND_SHOWN]}"
+    return f" of run {record.number}: {cut(command_text(record), _COMMAND_SHOWN)}"
 
 
 def _print_run(arguments: Arguments, sandbox: Sandbox, record: Run) -> None:
-    print(f"run {record.number} ({record.id}) in sandbox {sandbox.name!r}: {ending_text(record)}")
+    paint = Paint(arguments.value("--color"))
+    ending = ending_text(record)
+    ending = paint("bad", ending) if is_bad_ending(ending) else ending
+    print(fit(f"{paint('name', f'run {record.number}')} ({record.id}) in sandbox {sandbox.name!r}: {ending}"))
     more = f" [{record.argv_left_out} more bytes]" if record.argv_left_out else ""
-    print("command:", " ".join(quote(word) for word in record.argv) + more)
-    print("directory:", quote(record.cwd))
+    print(paint("dim", "command:"), " ".join(quote(word) for word in record.argv) + more)
+    print(paint("dim", "directory:"), quote(record.cwd))
     took = "" if record.ended_ns is None else f", took {duration_text((record.ended_ns - record.started_ns) / 1e9)}"
-    print(f"started: {when_text(record.started_ns)}{took}")
+    print(f"{paint('dim', 'started:')} {when_text(record.started_ns)}{took}")
     if not record.sandboxed:
-        print("not sandboxed: unspill doesn't know what it changed")
+        print(paint("bad", "not sandboxed: unspill doesn't know what it changed"))
     for name, output in (("stdout", record.stdout), ("stderr", record.stderr)):
-        _print_output(name, output)
+        _print_output(paint("dim", f"{name}:"), output)
     _print_traffic(sandbox.traffic(record.id))
     if record.held:
-        print("changes:")
-        print(
-            "\n".join(
-                sandbox.summary(run=record.id, colour=wants_colour(arguments.value("--color")), here=directory_here())
-            )
-        )
+        print(paint("held", "changes:"))
+        print("\n".join(map(fit, sandbox.summary(run=record.id, colour=paint.is_on, here=directory_here()))))
     elif record.changed:
-        done = [
-            found.number
-            for found in sandbox.operations(limit=_MOST_APPLIED)
-            if record.id in found.runs and found.of is None
-        ]
-        print(f"changed {count_text(record.changed, 'path')}: {_fate(sandbox, done)}")
-        for line in (line for one in done for line in flagged_lines(sandbox.find_operation(one)[0].flagged)):
-            print(line)
+        applied = [one for one in sandbox.operations(limit=_MOST_APPLIED) if record.id in one.runs and one.of is None]
+        done = [one.number for one in applied]
+        print(fit(f"changed {count_text(record.changed, 'path')}: {_fate(sandbox, done)}"))
+        for number in done:
+            found = sandbox.find_operation(number)[0]
+            for line in flagged_lines(found.flagged, found):
+                print(paint("held", fit(line)))
 
 
 def _fate(sandbox: Sandbox, done: list[int]) -> str:
@@ -350,33 +399,37 @@ def _print_traffic(traffic: Traffic) -> None:
         print(f"... {traffic.left_out} connections and denials left out ...")
 
 
-def _print_operation(sandbox: Sandbox, operation: Operation) -> None:
+def _print_operation(arguments: Arguments, sandbox: Sandbox, operation: Operation) -> None:
+    paint = Paint(arguments.value("--color"))
     about = about_operation(sandbox, operation)
-    print(f"op {operation.number} ({operation.id}): {operation.kind} {about}".rstrip() + f", {operation.ending}")
-    print(f"when: {when_text(operation.at_ns)}, requested by: {safe_text(operation.asked_by)}")
+    name = paint("name", f"op {operation.number}")
+    print(fit(f"{name} ({operation.id}): {operation.kind} {about}".rstrip() + f", {operation.ending}"))
+    print(fit(f"{paint('dim', 'when:')} {when_text(operation.at_ns)}, requested by: {safe_text(operation.asked_by)}"))
     if operation.ending == "done":
         try:
             lines = summary_lines(
                 sandbox.operation_changes(operation.number),
                 limit=1_000_000,
+                colour=paint.is_on,
                 project=sandbox.project,
                 here=directory_here(),
             )
         except UsageError as error:
             lines = [f"  {error.message}"]
-        print("changes:")
-        print("\n".join([*lines[:1], *flagged_lines(operation.flagged), *lines[1:]]))
+        flagged = [paint("held", line) for line in flagged_lines(operation.flagged, operation)]
+        print(paint("dim", "changes:"))
+        print("\n".join(map(fit, [*lines[:1], *flagged, *lines[1:]])))
     for note in operation.notes:
-        print(f"note: {safe_text(note)}")
+        print(fit(f"note: {safe_text(note)}"))
     if operation.left:
-        print("skipped:")
-        print("\n".join(skipped_lines(operation, sandbox)))
+        print(paint("held", "skipped:"))
+        print("\n".join(map(fit, skipped_lines(operation, sandbox))))
 
 
-def _print_output(name: str, output: Output) -> None:
+def _print_output(label: str, output: Output) -> None:
     if not output.total:
         return
-    print(f"{name}: {output.total} bytes" + (f", full output in {quote(output.file)}" if output.file else ""))
+    print(f"{label} {output.total} bytes" + (f", full output in {quote(output.file)}" if output.file else ""))
     _print_lines(output.head)
     if output.left_out:
         print(f"... {output.left_out} bytes left out ...")

@@ -7,12 +7,21 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from unspill.changes.render import safe_text
 from unspill.cli.main import NO_PROJECT, SESSION, Option, open_sandbox, verb
-from unspill.cli.output import count_text, decoded, operation_form, print_json, run_form
+from unspill.cli.output import (
+    NARROW,
+    Paint,
+    columns,
+    count_text,
+    decoded,
+    operation_form,
+    print_json,
+    run_form,
+    table_lines,
+)
 from unspill.errors import UsageError
 from unspill.model.operation import reversals_of
 from unspill.model.run import Run, exit_code_of
@@ -22,7 +31,7 @@ from unspill.sandbox.files import runs_but_reads, verb_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from unspill.cli.main import Arguments
     from unspill.model.operation import Operation, OperationId
@@ -31,12 +40,17 @@ if TYPE_CHECKING:
 
 _FEW = 3
 _ALL = 1_000_000
-# Below, a line has no room for when a run was and how long it took
-_NARROW = 60
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _FORMS = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 # What changes the project though no run is behind it
 _OWN_LINES = ("edit", "restore")
+_ENDINGS = {
+    "TimedOut": "timed out",
+    "Cancelled": "cancelled",
+    "LimitReached": "limit reached",
+    "NeverStarted": "not started",
+}
+_KINDS = ("apply", "discard", "undo", "redo", "restore", "edit")
 _CHOOSING = ("--grep", "--since", "--session")
 # The widest that a column is made for
 _WIDEST = 28
@@ -64,14 +78,15 @@ def log(arguments: Arguments) -> int:
     limit = arguments.count("--limit", 20)
     since_ns = _since(arguments.value("--since"))
     sandbox = open_sandbox(arguments)
-    runs, operations, reads = _find(arguments, sandbox, limit, since_ns)
+    runs, operations, reads, done = _find(arguments, sandbox, limit, since_ns)
     if arguments.flag("--json"):
         forms = [operation_form(operation) for operation in operations]
         print_json({"runs": [run_form(record) for record in runs], "operations": forms, "file_reads": reads})
         return 0
     if not (runs or operations or reads) and not any(map(arguments.flag, _CHOOSING)) and not arguments.words:
         print("No runs yet.")
-    for line in _lines(sandbox, runs, operations, limit, with_all=arguments.flag("--all")):
+    paint = Paint(arguments.value("--color"))
+    for line in _lines(sandbox, runs, operations, done, limit, paint, with_all=arguments.flag("--all")):
         print(line)
     if reads:
         print(f"and {count_text(reads, 'file read')} (list with --all)")
@@ -99,10 +114,11 @@ def blame(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         print_json({"lines": [{"by": by, "line": decoded(line)} for by, _when, line in rows]})
         return 0
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
-    for by, when, line in rows:
-        text = show_line(line.rstrip(b"\r\n"))
-        print(f"{by:<{widths[0]}}  {when:<{widths[1]}}  {text}".rstrip())
+    paint = Paint(arguments.value("--color"))
+    cells = [(paint("who", by), paint("dim", when), show_line(line.rstrip(b"\r\n"))) for by, when, line in rows]
+    # Lines of content are not cut: a pager can be scrolled sideways
+    for text in table_lines(cells, 0) if cells else ():
+        print(text)
     return 0
 
 
@@ -221,13 +237,16 @@ def _since(given: str | None) -> int:
             return int(time.mktime(time.strptime(text, form))) * 10**9
         except ValueError:
             continue
-    raise UsageError(f"--since is no time: {given!r}", remedy="For example: 30m, 2h, 3d, 14:30, 2026-11-01.")
+    raise UsageError(f"--since: {given!r} is not a time", remedy="For example: 30m, 2h, 3d, 14:30, 2026-11-01.")
 
 
 def _find(
     arguments: Arguments, sandbox: Sandbox, limit: int, since_ns: int
-) -> tuple[Sequence[Run], Sequence[Operation], int]:
-    """Return the runs that are wanted, the operations since the oldest of them, and how many reads are left out."""
+) -> tuple[Sequence[Run], Sequence[Operation], int, Sequence[Operation]]:
+    """Return the runs that are wanted, the operations that are, how many reads are left out, and all operations since.
+
+    By the last ones it is told what became of the runs.
+    """
     grep, path = arguments.value("--grep"), arguments.words[0] if arguments.words else None
     is_chosen = grep is not None or path is not None or bool(since_ns)
     reads = 0
@@ -242,7 +261,7 @@ def _find(
         runs = [record for record in runs if record.started_ns >= since_ns]
     if grep is not None:
         runs = [record for record in runs if grep in command_text(record)]
-    operations = _operations(sandbox, runs, limit, since_ns, is_chosen=is_chosen)
+    done = operations = _operations(sandbox, runs, limit, since_ns, is_chosen=is_chosen)
     if grep is not None:
         known = {record.id for record in runs}
         operations = [one for one in operations if known.intersection(one.runs)]
@@ -250,7 +269,7 @@ def _find(
         operations = [one for one in operations if one.session == session.name or one.of is not None]
     if path is not None:
         runs, operations = _touching(sandbox, path, runs, operations)
-    return runs[:limit], operations, 0 if is_chosen else reads
+    return runs[:limit], operations, 0 if is_chosen else reads, done
 
 
 def _operations(
@@ -280,30 +299,40 @@ def _touching(
 
 
 def _lines(
-    sandbox: Sandbox, runs: Sequence[Run], operations: Sequence[Operation], limit: int, *, with_all: bool
-) -> Iterator[str]:
-    """Yield the lines of a log, the newest first, each cut to the terminal."""
-    done = [one for one in operations if one.ending == "done"]
-    undone = reversals_of(done)
-    fates: dict[RunId, list[Operation]] = {}
-    for one in reversed(done):
-        for run in one.runs if one.of is None else ():
-            fates.setdefault(run, []).append(one)
-    dated = [(record.started_ns, _run_line(record, fates.get(record.id, []), undone)) for record in runs]
+    sandbox: Sandbox,
+    runs: Sequence[Run],
+    operations: Sequence[Operation],
+    done: Sequence[Operation],
+    limit: int,
+    paint: Paint,
+    *,
+    with_all: bool,
+) -> list[str]:
+    """Return the lines of a log, the newest first, each cut to the terminal; by `done` their fate is told."""
+    undone, fates = fates_of(done)
+    dated = [(record.started_ns, run_line(record, fates.get(record.id, []), undone)) for record in runs]
     for one in operations:
         if with_all or (one.kind in _OWN_LINES and one.ending == "done"):
             dated.append((one.at_ns, _operation_line(sandbox, one, undone)))
     listed = sorted(dated, key=lambda pair: -pair[0])[:limit]
-    columns = os.get_terminal_size(1).columns if sys.stdout.isatty() else 0
-    is_narrow = 0 < columns < _NARROW
-    rows = [line.cells(at_ns, is_narrow=is_narrow) for at_ns, line in listed]
-    widths = [min(_WIDEST, max(map(len, column))) for column in zip(*rows, strict=True)]
-    for *cells, about in rows:
-        text = "  ".join([*(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)), about]).rstrip()
-        yield text if not columns or len(text) <= columns else text[: columns - 1] + "…"
+    width = columns()
+    rows = [line.cells(at_ns, paint, is_narrow=0 < width < NARROW) for at_ns, line in listed]
+    return table_lines(rows, width, widest=_WIDEST)
 
 
-class _Line(Record):
+def fates_of(
+    operations: Sequence[Operation],
+) -> tuple[Mapping[OperationId, Operation], Mapping[RunId, list[Operation]]]:
+    """Return what was undone and by what, and what applied each run; the newest operation comes first."""
+    done = [one for one in operations if one.ending == "done"]
+    fates: dict[RunId, list[Operation]] = {}
+    for one in reversed(done):
+        for run in one.runs if one.of is None else ():
+            fates.setdefault(run, []).append(one)
+    return reversals_of(done), fates
+
+
+class LogLine(Record):
     """One line of a log, by column."""
 
     name: str
@@ -312,15 +341,23 @@ class _Line(Record):
     fate: str
     about: str
 
-    def cells(self, at_ns: int, *, is_narrow: bool) -> tuple[str, ...]:
-        """Return its columns; on a narrow terminal without the times."""
-        times = () if is_narrow else (f"{moment_text(at_ns):>8}", f"{self.took:>6}")
-        return (self.name, *times, self.ending, self.fate, self.about)
+    def cells(self, at_ns: int, paint: Paint, *, is_narrow: bool) -> tuple[str, ...]:
+        """Return its columns; on a narrow terminal without the times, and without its end where that was well."""
+        times = (paint("dim", f"{moment_text(at_ns):>8}"), paint("dim", f"{self.took:>6}"))
+        is_bad = is_bad_ending(self.ending)
+        ending = paint("bad", self.ending) if is_bad else self.ending
+        waits = self.fate.endswith((" held", " not applied"))
+        is_gone = self.fate == "no change" or self.fate.endswith("undone")
+        fate = paint("held" if waits else "dim" if is_gone else "good", self.fate)
+        if is_narrow:
+            return paint("name", self.name), ending if is_bad else fate, self.about
+        return (paint("name", self.name), *times, ending, fate, self.about)
 
 
-def _run_line(record: Run, applied: Sequence[Operation], undone: Mapping[OperationId, Operation]) -> _Line:
+def run_line(record: Run, applied: Sequence[Operation], undone: Mapping[OperationId, Operation]) -> LogLine:
+    """Return the line of a run, with the operations that applied it."""
     took = "" if record.ended_ns is None else duration_text((record.ended_ns - record.started_ns) / 1e9)
-    return _Line(
+    return LogLine(
         name=f"run{record.number}",
         took=took,
         ending=ending_text(record),
@@ -344,11 +381,11 @@ def _fate(record: Run, applied: Sequence[Operation], undone: Mapping[OperationId
     return ", ".join([f"{record.changed} changed", *(words or ["not applied"])])
 
 
-def _operation_line(sandbox: Sandbox, operation: Operation, undone: Mapping[OperationId, Operation]) -> _Line:
+def _operation_line(sandbox: Sandbox, operation: Operation, undone: Mapping[OperationId, Operation]) -> LogLine:
     fate = f"{operation.changed} changed" + (f", {len(operation.left)} skipped" if operation.left else "")
     fate += ", undone" if operation.id in undone and operation.of is None else ""
     kind = operation.kind if operation.ending == "done" else "rolled back"
-    return _Line(
+    return LogLine(
         name=f"op{operation.number}", took="", ending=kind, fate=fate, about=about_operation(sandbox, operation)
     )
 
@@ -358,7 +395,12 @@ def ending_text(record: Run) -> str:
     if record.outcome is None:
         return "interrupted" if record.ended_ns else "running"
     name = type(record.outcome).__name__
-    return f"exit {exit_code_of(record.outcome)}" if name in ("Exited", "Signalled") else name
+    return _ENDINGS.get(name) or f"exit {exit_code_of(record.outcome)}"
+
+
+def is_bad_ending(ending: str) -> bool:
+    """Tell whether a run ended in a way that deserves a look, by the words for it."""
+    return ending not in ("exit 0", "running", *_KINDS)
 
 
 def moment_text(at_ns: int) -> str:

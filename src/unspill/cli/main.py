@@ -57,6 +57,7 @@ VERBS = {
     "log": ("log", "list runs, and what became of their changes"),
     "blame": ("log", "say which run wrote each line of a file"),
     "show": ("history", "show one run or one operation"),
+    "report": ("report", "report runs, changed files, hosts and questions, also as a page of HTML"),
     "sandboxes": ("projects", "list the project's sandboxes, and what each one holds"),
     "files": ("review", "list the files that operations changed, and their backups"),
     "restore": ("review", "restore a file from a backup"),
@@ -268,7 +269,10 @@ def help_text(verb: Verb, columns: int = 0) -> str:
             lines += [left, *_wrapped(option.help, columns, " " * 6)]
         else:
             first, *rest = _wrapped(option.help, columns, " " * _TEXT_AT)
-            lines += [f"{left:<{_TEXT_AT - 2}}  {first.lstrip()}", *rest]
+            if len(left) > _TEXT_AT - 2:
+                lines += [left, first, *rest]
+            else:
+                lines += [f"{left:<{_TEXT_AT - 2}}  {first.lstrip()}", *rest]
     lines += ["", "examples:", *(f"  {line}" for line in verb.examples)] if verb.examples else []
     return "\n".join(lines)
 
@@ -283,11 +287,6 @@ def _wrapped(text: str, columns: int, indent: str) -> list[str]:
         else:
             lines[-1] = row
     return lines
-
-
-def _columns() -> int:
-    """Return how wide the terminal is that this program prints to, 0 if it is none."""
-    return os.get_terminal_size(1).columns if sys.stdout.isatty() else 0
 
 
 def open_sandbox(
@@ -470,7 +469,7 @@ def _run_verb(verb: str, words: list[str]) -> int:
     found = find_verb(verb)
     arguments = parse(found, words)
     if arguments.flag("--help"):
-        print(help_text(found, _columns()))
+        print(help_text(found, output.columns()))
         return 0
     if found.is_paged and sys.stdout.isatty() and not (arguments.flag("--no-pager") or arguments.flag("--json")):
         return pager.run_paged(found.name, lambda: found.run(arguments))
@@ -503,11 +502,12 @@ def _forget_output() -> None:
 def _complain(error: UnspillError, verb: str) -> int:
     # A text for models begins with the word that they are told to look for
     is_denied = isinstance(error, DeniedError)
-    _say(f"{'ERROR' if is_denied else 'unspill'}: {_safe(error.message.removeprefix('ERROR: '))}")
+    _say(output.fit(f"{'ERROR' if is_denied else 'unspill'}: {_safe(error.message.removeprefix('ERROR: '))}", 2))
     if error.remedy:
         # The output of a command may be on the same terminal
         mark = "unspill: " if verb in _RUNNING and sys.stderr.isatty() else ""
-        _say(f"{mark}  {_safe(error.remedy)}")
+        rows = output.fit(f"  {_safe(error.remedy)}", 2, len(mark)).split("\n")
+        _say("\n".join(mark + row for row in rows))
     # The remedy is a note as well
     _say_notes(error, but=error.remedy)
     # These pass the command's own codes through, so ours must be one that it is known for
@@ -534,12 +534,12 @@ def _safe(text: str) -> str:
 
 
 def _print_overview() -> int:
-    columns = _columns()
+    columns = output.columns()
     print("unspill: run anything, spill nothing\n\nusage: unspill COMMAND [options]\n")
     for name, (_module, summary) in VERBS.items():
         first, *rest = _wrapped(summary, columns, " " * 14)
         print("\n".join([f"  {name:<12}{first.lstrip()}", *rest]))
-    print("\nRun `unspill COMMAND --help` for details.")
+    print("\n".join(["", *_wrapped("Run `unspill COMMAND --help` for details.", columns, "")]))
     return 0
 
 

@@ -16,6 +16,7 @@ import os
 import stat
 import sys
 import time
+import unicodedata
 from _thread import allocate_lock, start_new_thread
 from binascii import b2a_base64
 
@@ -24,6 +25,7 @@ from unspill.changes.render import (
     applied_part,
     count_changes,
     group_skipped,
+    name_here,
     named,
     safe_text,
     skipped_name,
@@ -37,6 +39,7 @@ from unspill.model.operation import SAME_LINES
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, TimedOut, exit_code_of
 from unspill.policy.paths import TERMINAL_RESET, quote, shell_word, wrap
+from unspill.progress import COUNT
 from unspill.sandbox.project import find_project
 from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, UNHEARD, describe_end, hidden_notes, unsettled_text
 from unspill.sandbox.secrets import is_about_secret
@@ -44,7 +47,7 @@ from unspill.sandbox.secrets import is_about_secret
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any, Self
+    from typing import Any, Literal, Self
 
     from unspill.model.change import ChangeSet
     from unspill.model.operation import (
@@ -58,13 +61,20 @@ if TYPE_CHECKING:
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 
+    Style = Literal["name", "dim", "bad", "good", "held", "who"]
 
+_STYLES: dict[Style, str] = {"name": "1", "dim": "2", "bad": "31", "good": "32", "held": "33", "who": "36"}
 # Exit code: something was skipped; the rest was done
 LEFT = 6
 # Lines of a list
 LIMIT = 20
 # How the line of a command that is proposed begins
 _COMMAND = "      "
+# What stands before one at the end of a sentence
+_LABELS = (
+    *("Apply", "Undo", "Redo", "Discard", "Make one", "See them", "Undo all of it", "As a page"),
+    *("To discard held changes", "To try again", "Name the old path"),
+)
 # To tell what an operation changed is to read all that it changed
 _MOST_CHANGES = 1000
 _MOST_NAMED = 3
@@ -94,6 +104,8 @@ _QUIET_PAUSE_S = 10.0
 _BAR = 24
 _FEWEST_COLUMNS = 20
 _DEFAULT_COLUMNS = 80
+# Below, a line of a table has no room for all of its columns
+NARROW = 60
 
 _ESC = 0x1B
 _NEW_LINE = 0x0A
@@ -119,13 +131,92 @@ _REORDERING = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\
 
 
 def fit(line: str, number: int = 1, taken: int = 0) -> str:
-    """Return a line that has names or content of strangers as rows of the terminal behind a stream, if it is one.
+    """Return a line as rows of the terminal behind a stream, if it is one; names of strangers in it begin no row.
 
-    A command to be pasted is left to the terminal: a mark in it would be read by the shell.
+    A command to be pasted is left to the terminal: a mark in it would be read by the shell. One at the end of a
+    sentence that is too long gets a line of its own.
     """
-    if not os.isatty(number) or line.startswith(_COMMAND):
+    width = columns(number) - taken
+    if width <= 0 or line.startswith(f"{_COMMAND}unspill "):
         return line
-    return wrap(line, os.get_terminal_size(number).columns - taken)
+    sentence, mark, command = line.rpartition(": unspill ")
+    # A name that could hold such a text is in double quotes
+    if mark and len(line) > width and sentence.endswith(_LABELS) and '"' not in line:
+        return f"{wrap(sentence + ':', width, at_words=True)}\n{_COMMAND}unspill {command}"
+    return wrap(line, width, at_words=True)
+
+
+def columns(number: int = 1) -> int:
+    """Return how wide the terminal behind a stream is, 0 if it is none or does not say."""
+    try:
+        return os.get_terminal_size(number).columns if os.isatty(number) else 0
+    except OSError:
+        return 0
+
+
+def cut(line: str, most: int) -> str:
+    """Return a line that takes at most so many columns, with a mark where it was cut; 0 is no bound. Colours pass."""
+    if not most or (len(line) <= most and line.isascii()):
+        return line
+    at = width = last = 0
+    while at < len(line):
+        if line[at] == "\033":
+            at = line.find("m", at) + 1 or len(line)
+            continue
+        width += 2 if unicodedata.east_asian_width(line[at]) in "WF" else 1
+        if width > most:
+            return line[:last] + "…" + (_PLAIN_TEXT.decode() if "\033" in line[:last] else "")
+        at += 1
+        if width < most:
+            last = at
+    return line
+
+
+def table_lines(rows: Sequence[Sequence[str]], most: int, *, widest: int | None = None) -> list[str]:
+    """Return rows as lines with aligned columns, cut to `most` columns; the last cell of a row is as long as it is."""
+    widths = [max(map(visible_length, column)) for column in zip(*rows, strict=True)]
+    widths = widths if widest is None else [min(widest, width) for width in widths]
+    lines = []
+    for *cells, last in rows:
+        padded = [cell + " " * (width - visible_length(cell)) for cell, width in zip(cells, widths, strict=False)]
+        lines.append(cut("  ".join([*padded, last]).rstrip(), most))
+    return lines
+
+
+def visible_length(text: str) -> int:
+    """Return how many characters of a text are seen: those of colours are not."""
+    length, at = len(text), text.find("\033")
+    while at >= 0:
+        end = text.find("m", at) + 1 or len(text)
+        length -= end - at
+        at = text.find("\033", end)
+    return length
+
+
+def is_agreed(question: str) -> bool:
+    """Ask a person on their terminal; anything but a yes is a no."""
+    print(f"{question} [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def can_be_asked() -> bool:
+    """Tell whether a person sees a question and can answer it."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+class Paint:
+    """Colours for a few words of what is printed, if they are wanted: `paint("bad", "exit 3")`."""
+
+    def __init__(self, given: str | None) -> None:
+        """Take the value of --color.
+
+        Raises:
+            UsageError: it is none.
+        """
+        self.is_on = wants_colour(given)
+
+    def __call__(self, style: Style, text: str) -> str:
+        return f"\033[{_STYLES[style]}m{text}\033[0m" if self.is_on and text else text
 
 
 def wants_colour(given: str | None) -> bool:
@@ -283,8 +374,8 @@ def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothin
     """
     if operation.number:
         number = f" (op {operation.number})" if of is None else f", recorded as op {operation.number}"
-        print(f"{done}{number}. {advised(_reverse_text(operation.kind), sandbox)}")
-        for line in (*flagged_lines(_news(sandbox, operation, 1)), *change_lines(sandbox, operation)):
+        print(fit(f"{done}{number}. {advised(_reverse_text(operation.kind), sandbox)}"))
+        for line in (*flagged_lines(_news(sandbox, operation, 1), operation), *change_lines(sandbox, operation)):
             print(fit(line))
     else:
         print(nothing)
@@ -293,9 +384,9 @@ def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothin
     sys.stdout.flush()
     if operation.left:
         what = "{is} still held" if operation.kind == "apply" else "{was} skipped"
-        print(f"unspill: {_skipped(operation, what)}", file=sys.stderr)
+        print(fit(f"unspill: {_skipped(operation, what)}", 2), file=sys.stderr)
     for line in (*skipped_lines(operation, sandbox, of), *_held_lines(sandbox, operation)):
-        print(fit(line, 2) if line.startswith(" ") else line, file=sys.stderr)
+        print(fit(line, 2), file=sys.stderr)
 
 
 def operation_exit_code(operation: Operation) -> int:
@@ -334,11 +425,11 @@ def change_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
     return _indented(_without_git(lines, operation))
 
 
-def flagged_lines(flagged: Iterable[tuple[bytes, str]]) -> list[str]:
+def flagged_lines(flagged: Iterable[tuple[bytes, str]], operation: Operation | None = None) -> list[str]:
     """Return the paths that deserve a look before anybody builds or pushes; few with one reason are on one line."""
     groups: list[tuple[str, str, int]] = []
     for path, reason in flagged:
-        names, why = quote(path), safe_text(reason)
+        names, why = _flagged_name(path, operation), safe_text(reason)
         above, same, count = groups[-1] if groups else ("", "", 0)
         if same == why and len(above) + len(names) < _LONGEST_NAMES:
             groups[-1] = f"{above}, {names}", why, count + 1
@@ -347,6 +438,13 @@ def flagged_lines(flagged: Iterable[tuple[bytes, str]]) -> list[str]:
     lines = [f"  ! Review before use: {names} ({why})" for names, why, _count in groups[:LIMIT]]
     more = sum(count for _names, _why, count in groups[LIMIT:])
     return [*lines, f"  ! and {more} more to review"] if more else lines
+
+
+def _flagged_name(path: bytes, operation: Operation | None) -> str:
+    """Return a path that was applied in one of an operation's roots as the person sees it."""
+    roots = () if operation is None else operation.roots
+    root = next((root for root in roots if os.path.lexists(root + b"/" + path)), None)
+    return quote(path) if root is None else name_here(root, path, directory_here())
 
 
 def recovered_lines(operation: Operation) -> list[str]:
@@ -572,7 +670,7 @@ class ProgressLine:
         text = progress_text(progress, has_bar=self._is_terminal, is_first=is_new and not self._is_terminal)
         if self._is_terminal:
             self._is_open = True
-            self._write(_CLEAR + text[: _columns() - 1])
+            self._write(_CLEAR + cut(text, _room()))
         else:
             self._write(f"unspill: {text}\n")
 
@@ -585,7 +683,10 @@ class ProgressLine:
 
 
 class Elapsed:
-    """Says on a terminal what is being done and for how long, from the second second on; the line goes when it ends."""
+    """Says on a terminal what is being done, how far it is and for how long; the line goes when it ends.
+
+    It comes with the second second: what is over before needs no words.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -594,6 +695,7 @@ class Elapsed:
         self._is_terminal = os.isatty(2)
 
     def __enter__(self) -> Self:
+        COUNT.begin("")
         if self._is_terminal:
             self._going_on.acquire()
             self._shown.acquire()
@@ -609,8 +711,10 @@ class Elapsed:
     def _show(self, begun: float) -> None:
         try:
             while not self._going_on.acquire(timeout=1.0):
-                text = f"unspill: {self._what} ({time.monotonic() - begun:.0f} s)"
-                os.write(2, f"{_CLEAR}{text[: _columns() - 1]}".encode())
+                far = COUNT.text()
+                what = f"{COUNT.what or self._what}: {far}" if far else self._what
+                text = f"unspill: {what} ({time.monotonic() - begun:.0f} s)"
+                os.write(2, f"{_CLEAR}{cut(text, _room())}".encode())
             if time.monotonic() - begun >= 1.0:
                 os.write(2, _CLEAR.encode())
         except OSError:
@@ -640,9 +744,11 @@ def _applied(result: RunResult, operation: Operation, sandbox: Sandbox, news: It
     lines = []
     if operation.number:
         done = applied_part(result.changes, operation)
-        what = f"Applied as op {operation.number}. {advised('Undo: unspill undo{at}', sandbox)}"
+        # Without its name `undo` passes over what only changed times
+        name = "" if operation.changed else f" op{operation.number}"
+        what = f"Applied as op {operation.number}. {advised('Undo: unspill undo{at}', sandbox)}{name}"
         heading, *listed = _listed(done, what, operation.project)
-        lines += [heading, *flagged_lines(news), *_without_git(listed, operation)]
+        lines += [heading, *flagged_lines(news, operation), *_without_git(listed, operation)]
     elif not operation.left:
         lines += _listed(result.changes, "Nothing to apply: your project already matches.", operation.project)
     lines += [f"  {safe_text(note)}" for note in operation.notes]
@@ -748,12 +854,9 @@ def _amount(count: int, unit: str) -> str:
     return count_text(count, unit) if unit else size_text(count)
 
 
-def _columns() -> int:
-    try:
-        # A terminal that does not know its size says 0
-        return max(os.get_terminal_size(2).columns or _DEFAULT_COLUMNS, _FEWEST_COLUMNS)
-    except OSError:
-        return _DEFAULT_COLUMNS
+def _room() -> int:
+    """Return how long a line may be that is written over again and again: one that fills the row begins the next."""
+    return max(columns(2) or _DEFAULT_COLUMNS, _FEWEST_COLUMNS) - 1
 
 
 class Screen:

@@ -12,7 +12,7 @@ from itertools import islice
 
 from unspill.changes.render import safe_text
 from unspill.cli.main import Option, named_project, verb
-from unspill.cli.output import count_text, print_json, when_text
+from unspill.cli.output import can_be_asked, count_text, fit, is_agreed, print_json, when_text
 from unspill.errors import UsageError
 from unspill.model.policy import SCOPES
 from unspill.permissions.approvers import DenyAll, Queue, TerminalApprover
@@ -162,7 +162,7 @@ def audit(arguments: Arguments) -> int:
         print("Nothing is recorded yet.")
     else:
         for event in events:
-            print(f"{when_text(_time(event))}  {event_text(event)}")
+            print(fit(f"{when_text(_time(event))}  {event_text(event)}"))
     return 0
 
 
@@ -250,12 +250,11 @@ def _scope(arguments: Arguments) -> Scope:
 
 def _is_confirmed(question: Question) -> bool:
     """Show on a terminal what is about to be allowed: who told the person this id may have told them another story."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not can_be_asked():
         return True
     for line in (question.text, *question.lines, *question.whole):
         print(f"  {line}")
-    print("Allow it? [y/N] ", end="", flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return is_agreed("Allow it?")
 
 
 def _question_lines(question: Question) -> Iterator[str]:

@@ -5,13 +5,26 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 
 from unspill.changes.render import safe_text
 from unspill.cli.log import command_text, moment_text
-from unspill.cli.main import Option, open_sandbox, verb
-from unspill.cli.output import Elapsed, count_text, decoded, fit, print_json, size_text
+from unspill.cli.main import COLOR, Option, open_sandbox, verb
+from unspill.cli.output import (
+    NARROW,
+    Elapsed,
+    Paint,
+    can_be_asked,
+    columns,
+    count_text,
+    cut,
+    decoded,
+    fit,
+    is_agreed,
+    print_json,
+    size_text,
+    table_lines,
+)
 from unspill.errors import HostError, UnspillError, UsageError
 from unspill.policy.paths import quote, shell_word, show_line
 from unspill.record import Record
@@ -25,19 +38,21 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.cli.main import Arguments
+    from unspill.cli.output import Style
     from unspill.model.operation import Operation
     from unspill.sandbox.projects import Kept, RootfsSizes, Status
     from unspill.sandbox.sandbox import Sandbox
     from unspill.sandbox.upkeep import SandboxUsage
 
 _LABEL = 10
+_FIELD_STYLES: dict[str, Style] = {"problem": "bad", "held": "held", "waiting": "held"}
 _FEW = 3
-_NARROW = 60
 
 
 @verb(
     "Show where the project stands: what is held, what happened last, what runs, disk use, and what to do next.",
     Option(name="--all", help="list what unspill keeps of all projects, part by part"),
+    COLOR,
     examples=(
         "unspill status",
         "unspill status --all",
@@ -54,8 +69,9 @@ def status(arguments: Arguments) -> int:
     elif arguments.flag("--all"):
         print("\n".join(map(fit, _part_lines(found))))
     else:
-        lines = [line for field in _summary(found, here) for line in _field(*field)]
-        print("\n".join((*lines, *_advice_lines(list(_advice(here))))))
+        paint = Paint(arguments.value("--color"))
+        lines = [line for field in _summary(found, here) for line in _field(*field, paint)]
+        print("\n".join((*lines, *_advice_lines(list(_advice(here)), paint))))
     return 0
 
 
@@ -73,10 +89,8 @@ def sandboxes(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         print_json({"project": decoded(sandbox.project), "sandboxes": [one.as_dict() for one in found]})
         return 0
-    rows = [_usage_cells(one, is_narrow=0 < _columns() < _NARROW) for one in found]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for cells in rows:
-        print(fit("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()))
+    rows = [_usage_cells(one, is_narrow=0 < columns() < NARROW) for one in found]
+    print("\n".join(table_lines(rows, columns())))
     return 0
 
 
@@ -103,7 +117,8 @@ def forget(arguments: Arguments) -> int:
         if not is_dry and not arguments.flag("--yes") and not _is_wanted(arguments, kept):
             return 1
         if not is_dry:
-            projects.forget(store, locations.data, project)
+            with Elapsed("Deleting"):
+                projects.forget(store, locations.data, project)
     if arguments.flag("--json"):
         print_json({"dry_run": is_dry, **_kept_form(kept)})
     elif is_dry:
@@ -241,7 +256,7 @@ def _project_fields(here: _Here) -> Iterator[tuple[str, str]]:
         one = here.last
         yield "last", f"op{one.number} ({one.kind}), {moment_text(one.at_ns)}, {one.changed} changed"
         if here.about:
-            yield "", _short(here.about, max(20, (_columns() or 80) - _LABEL))
+            yield "", cut(here.about, max(20, (columns() or 80) - _LABEL))
     runs = sum(one.runs for one in here.sandboxes)
     running = sum(one.running for one in here.sandboxes)
     yield "runs", f"{runs}, of which {running} going on now (unspill ps)" if running else str(runs)
@@ -297,39 +312,34 @@ def _advice(here: _Here | None) -> Iterator[tuple[str, str]]:
         yield "unspill run -- COMMAND", "run something"
 
 
-def _columns() -> int:
-    """Return how wide the terminal is, 0 where there is none."""
-    return os.get_terminal_size(1).columns if sys.stdout.isatty() else 0
-
-
-def _field(label: str, text: str) -> Iterator[str]:
+def _field(label: str, text: str, paint: Paint) -> Iterator[str]:
     """Yield the lines of one field: it goes on in the next line behind a comma or semicolon only."""
     pieces = re.split("(?<=[,;]) ", text)
-    columns, line = _columns(), f"{label:<{_LABEL}}{pieces[0]}"
+    most, row = columns(), pieces[0]
+    rows = []
     for piece in pieces[1:]:
-        if columns and len(line) + 1 + len(piece) > columns:
-            yield line
-            line = " " * _LABEL + piece
+        if most and _LABEL + len(row) + 1 + len(piece) > most:
+            rows.append(row)
+            row = piece
         else:
-            line += " " + piece
-    yield line
+            row += " " + piece
+    style = _FIELD_STYLES.get(label) if text != "nothing" else None
+    for index, one in enumerate((*rows, row)):
+        name = paint("dim", f"{'' if index else label:<{_LABEL}}")
+        yield fit(name + (paint(style, one) if style else one))
 
 
-def _advice_lines(advice: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _advice_lines(advice: Sequence[tuple[str, str]], paint: Paint) -> Iterator[str]:
     """Yield commands, each with what it does behind it, or above it on a narrow terminal."""
     width = max((len(command) for command, _text in advice), default=0)
-    is_narrow = any(_LABEL + width + 2 + len(text) > _columns() > 0 for _command, text in advice)
+    is_narrow = any(_LABEL + width + 2 + len(text) > columns() > 0 for _command, text in advice)
     for index, (command, text) in enumerate(advice):
-        label = f"{'' if index else 'next':<{_LABEL}}"
+        label = paint("dim", f"{'' if index else 'next':<{_LABEL}}")
         if is_narrow:
-            yield f"{label}{text}:"
-            yield f"{' ' * _LABEL}  {command}"
+            yield fit(f"{label}{text}:")
+            yield f"{' ' * _LABEL}  {paint('name', command)}"
         else:
-            yield f"{label}{command:<{width}}  {text}"
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+            yield f"{label}{paint('name', f'{command:<{width}}')}  {text}"
 
 
 def _of(sandbox: str) -> str:
@@ -368,14 +378,13 @@ def _known_path(store: Store, word: str) -> bytes:
 
 def _is_wanted(arguments: Arguments, kept: Kept) -> bool:
     """Show what goes, and ask; where nobody can be asked it is refused."""
-    if arguments.flag("--json") or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if arguments.flag("--json") or not can_be_asked():
         raise UsageError(
             f"{quote(kept.project)} was not forgotten: nobody could be asked",
             remedy="See what goes with --dry-run, then add --yes.",
         )
     print("\n".join(map(fit, _kept_lines(kept))))
-    print("Delete all of it? [y/N] ", end="", flush=True)
-    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+    if is_agreed("Delete all of it?"):
         return True
     print("Nothing was deleted.")
     return False

@@ -18,6 +18,7 @@ from unspill.cli.output import (
     Elapsed,
     advised,
     change_lines,
+    columns,
     count_text,
     decoded,
     directory_here,
@@ -120,11 +121,16 @@ def diff(arguments: Arguments) -> int:
     colour = not as_json and wants_colour(arguments.value("--color"))
     if arguments.flag("--session"):
         session = sandbox.find_session(arguments.value("--session") or None)
-        text = "".join(sandbox.diff(paths, operation=one.number, colour=colour) for one in session.operations)
+        parts = (
+            sandbox.diff(paths, operation=one.number, colour=colour, here=directory_here())
+            for one in session.operations
+        )
+        text = "".join(parts)
     else:
         wanted = None if operation is None else operation_word(operation)
         with Elapsed("Comparing"):
-            text = sandbox.diff(paths, run=arguments.value("--run"), operation=wanted, colour=colour)
+            run = arguments.value("--run")
+            text = sandbox.diff(paths, run=run, operation=wanted, colour=colour, here=directory_here())
     if as_json:
         print_json({"sandbox": sandbox.name, "diff": text})
     else:
@@ -239,7 +245,7 @@ def discard(arguments: Arguments) -> int:
         print_json({"discarded_changes": operation.changed, "operation": operation.number or None})
     elif operation.number:
         count = count_text(operation.changed, "held change")
-        print(f"Discarded {count} (op {operation.number}). {advised('Undo: unspill undo{at}', sandbox)}")
+        print(fit(f"Discarded {count} (op {operation.number}). {advised('Undo: unspill undo{at}', sandbox)}"))
         for line in change_lines(sandbox, operation):
             print(fit(line))
     else:
@@ -311,17 +317,25 @@ def restore(arguments: Arguments) -> int:
 def _show_review(arguments: Arguments, paths: list[str], sandbox: Sandbox) -> int:
     """Show what is held on a terminal, which counts: what was seen to its end can be named by its token."""
     with Elapsed("Comparing"):
-        review = sandbox.reviews.diff(paths, colour=wants_colour(arguments.value("--color")))
+        review = _reviews(sandbox).diff(paths, colour=wants_colour(arguments.value("--color")))
     _print_review(sandbox, review)
     if not review.text:
         _tell_nothing(arguments, sandbox)
     return 0
 
 
+def _reviews(sandbox: Sandbox) -> Reviews:
+    reviews = sandbox.reviews
+    reviews.here = directory_here()
+    return reviews
+
+
 def _tell_nothing(arguments: Arguments, sandbox: Sandbox) -> None:
     """Say which of the paths that were given has nothing to show, and which one may have been meant."""
     for word in arguments.words:
-        meant = did_you_mean(sandbox.changes(), absolute_path(word)) if not arguments.flag("--op") else ""
+        meant = (
+            did_you_mean(sandbox.changes(), absolute_path(word), directory_here()) if not arguments.flag("--op") else ""
+        )
         print(f"unspill: {quote(os.fsencode(word))} has no changes here. {meant}".rstrip(), file=sys.stderr)
 
 
@@ -385,6 +399,7 @@ def _selection_of(arguments: Arguments, sandbox: Sandbox) -> Selection:
         paths=tuple(absolute_path(word) for word in arguments.words),
         globs=tuple(_glob_from_project(pattern, project) for pattern in arguments.values("--glob")),
         hunks=tuple(_hunks(text) for text in arguments.values("--hunk")),
+        here=directory_here(),
     )
 
 
@@ -450,7 +465,7 @@ class _ConsentDialog:
 
     def __init__(self, sandbox: Sandbox, *, is_possible: bool) -> None:
         self._sandbox = sandbox
-        self._reviews: Reviews = sandbox.reviews
+        self._reviews = _reviews(sandbox)
         self._is_possible = is_possible
 
     def about_held(self, word: str) -> tuple[Consent, ...]:
@@ -515,8 +530,8 @@ def _is_own_terminal(number: int) -> bool:
 def _write_text(text: str) -> None:
     """Write a diff: on a terminal no row of a long line looks like one that we begin."""
     if sys.stdout.isatty():
-        columns = os.get_terminal_size(1).columns
-        text = "\n".join(wrap(line, columns) for line in text.split("\n"))
+        width = columns()
+        text = "\n".join(wrap(line, width) for line in text.split("\n"))
     sys.stdout.write(text)
 
 
@@ -535,8 +550,10 @@ def _typed(consent: Consent) -> str:
 
 
 def _shown_name(sandbox: Sandbox, consent: Consent) -> bytes:
-    is_own = consent.root == sandbox.project
-    return consent.path if is_own else os.path.join(consent.root, consent.path)
+    path, here = os.path.join(consent.root, consent.path), directory_here()
+    if here.startswith(consent.root + b"/"):
+        return os.path.relpath(path, here)
+    return consent.path if consent.root == sandbox.project else path
 
 
 def _path_from_project(word: str, project: bytes) -> bytes:
@@ -630,11 +647,11 @@ def _size_of(path: bytes) -> int:
 def _print_file(sandbox: Sandbox, file: FileRow, backups: tuple[Backup, ...]) -> None:
     path = file.path if file.root == sandbox.project else os.path.join(file.root, file.path)
     state = "deleted" if file.is_deleted else when_text(file.last_modified)
-    print(f"{quote(path)}  ({state})")
+    print(fit(f"{quote(path)}  ({state})"))
     for backup in backups:
         where = "" if backup.where == "kept" else f"  [{backup.where}]"
         size = size_text(backup.row.entry.size)
-        print(f"  {when_text(backup.row.recorded_ns)}  {size:>10}  {quote(backup.row.name)}{where}")
+        print(fit(f"  {when_text(backup.row.recorded_ns)}  {size:>10}  {quote(backup.row.name)}{where}"))
 
 
 def _file_form(file: FileRow, backups: Iterable[Backup]) -> dict[str, Any]:

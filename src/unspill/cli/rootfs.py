@@ -8,7 +8,7 @@ import sys
 
 from unspill.changes.render import safe_text
 from unspill.cli.main import Option, open_sandbox, verb
-from unspill.cli.output import ProgressLine, count_text, print_json, size_text, when_text
+from unspill.cli.output import ProgressLine, count_text, fit, print_json, size_text, when_text
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import PROOFS, RootfsSpec
 from unspill.policy.config import DISTRIBUTIONS, SCHEMES
@@ -213,7 +213,7 @@ def show_all(arguments: Arguments, registry: RootfsRegistry) -> int:
         for row in rows:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     else:
-        print(f"There is no rootfs in {show(registry.directory)}. Make one: unspill rootfs pull alpine")
+        print(fit(f"There is no rootfs in {show(registry.directory)}. Make one: unspill rootfs pull alpine"))
     for name, reason in damaged:
         print(f"damaged: {safe_text(name)}: {safe_text(reason)}")
     return 0

@@ -24,6 +24,7 @@ from unspill.layers.locks import SandboxKept
 from unspill.lazy import lazy_module
 from unspill.model.run import Ended, Exited, InheritedInput, NeverStarted, OutputChunk, Started
 from unspill.policy.paths import shell_word
+from unspill.progress import COUNT
 from unspill.runner.launcher import close_launchers, get_launcher
 
 TYPE_CHECKING = False
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from unspill.cli import output, terminal
     from unspill.cli.main import Arguments
-    from unspill.cli.output import Screen, Traces
+    from unspill.cli.output import Elapsed, Screen, Traces
     from unspill.model.permission import Answer, Question
     from unspill.model.run import Event, StreamName
     from unspill.sandbox import keeper
@@ -211,7 +212,7 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
         _tell_hidden(sandbox)
     if arguments.flag("--detach") and not arguments.flag("--tty"):
         return _start_background(arguments, sandbox, command, options)
-    streams = TerminalOutput()
+    streams = TerminalOutput(tells_progress=not arguments.flag("--quiet"))
     options["attach"] = attached = person_terminal(arguments, sandbox, streams)
     if attached is not None and options["timeout"] is None:
         # Somebody sits there, and an editor may stay open
@@ -240,6 +241,8 @@ def _run(arguments: Arguments, command: str | list[str] | None = None) -> int:
         streams.note_cancelled(error)
         raise
     finally:
+        # What is read to tell of it is no part of the run
+        COUNT.on_begin = None
         streams.settle()
     if runner is not sandbox and isinstance(result, keeper.Detached):
         return tell_detached(result, sandbox)
@@ -672,7 +675,10 @@ class TerminalOutput:
     and the person is told. A reader that went away ends the run, as it ends any program in a pipe.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells_progress: bool = False) -> None:
+        """With `tells_progress`, say how far the scan of a command's changes is, and what follows it."""
+        self._tells_progress = tells_progress
+        self._elapsed: Elapsed | None = None
         self._lost: dict[str, str] = {}
         self._screens: dict[StreamName, Screen | None] = {}
         self._terminals = [number for number in _NUMBERS.values() if os.isatty(number)]
@@ -694,6 +700,16 @@ class TerminalOutput:
             with DeferredSignals():
                 for name in _LOADED:
                     __import__(name)
+            if self._tells_progress and _NUMBERS["stderr"] in self._terminals:
+                COUNT.on_begin = self._begin_progress
+
+    def _begin_progress(self) -> None:
+        """Say from now on how far the scan is: it begins when every process of the command is dead."""
+        for stream, screen in self._screens.items():
+            self._write(stream, b"" if screen is None else screen.rest())
+        # A line of ours may follow, so what the command left in the terminal goes first
+        self.settle()
+        self._elapsed = output.Elapsed("Reading changes").__enter__()
 
     def pass_on(self, event: Event) -> None:
         """Take one event of a run."""
@@ -714,6 +730,9 @@ class TerminalOutput:
 
     def settle(self) -> bool:
         """Take back what the command left in a terminal: ours come next. Tell if it was more than colours."""
+        if self._elapsed is not None:
+            self._elapsed.__exit__()
+            self._elapsed = None
         if self._traces is None:
             return False
         is_wild = self._traces.is_wild
@@ -764,5 +783,5 @@ def _marked(line: str) -> str:
     if line.startswith(" ") and not os.isatty(_NUMBERS["stderr"]):
         return line
     # Each row of a long one has the mark
-    rows = output.fit(line, _NUMBERS["stderr"], len(_MARK)) if line.startswith(" ") else line
+    rows = output.fit(line, _NUMBERS["stderr"], len(_MARK))
     return "\n".join(_MARK + row for row in rows.split("\n"))

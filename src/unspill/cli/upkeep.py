@@ -15,6 +15,7 @@ from unspill.cli.output import (
     Elapsed,
     count_text,
     decoded,
+    fit,
     operation_form,
     print_json,
     recovered_lines,
@@ -93,14 +94,14 @@ def playground(arguments: Arguments) -> int:
         project = resolve_project(named_project(arguments) or find_project(os.getcwdb()))
     is_emptied = arguments.flag("--empty")
     if is_emptied:
-        with Store.open(locations.state) as store:
+        with Store.open(locations.state) as store, Elapsed("Deleting"):
             found = empty_playground(store, locations.data, project)
     else:
         found = look_at_playground(locations.data, project)
     if arguments.flag("--json"):
         print_json({"emptied": is_emptied, **_playground_form(found)})
     else:
-        print("\n".join(_playground_lines(found, is_emptied=is_emptied)))
+        print("\n".join(map(fit, _playground_lines(found, is_emptied=is_emptied))))
     return 0
 
 
@@ -121,7 +122,7 @@ def prune(arguments: Arguments) -> int:
         print_json({"dry_run": dry_run, **_pruned_form(pruned)})
         return 0
     if not (pruned.operations or pruned.runs):
-        print("There is nothing to delete.")
+        print("There is nothing to delete: nothing is older than `keep_days`. All that is kept: unspill status --all")
         return 0
     word = "Would delete" if dry_run else "Deleted"
     counts = (

@@ -53,6 +53,11 @@ class Change(Record):
     layer: bytes | None = None
 
     @property
+    def name(self) -> str:
+        """The path as text; `os.fsencode` gives the bytes back, whatever they are."""
+        return self.path.decode("utf-8", "surrogateescape")
+
+    @property
     def is_mere_touch(self) -> bool:
         """Tell whether only the time of a file changed: applied, but not worth a line in a summary."""
         return self.kind == "metadata" and self.aspects == ("mtime",)
@@ -77,9 +82,13 @@ class ChangeSet(Record):
     layers: tuple[bytes, ...] = ()
     is_cut: bool = False
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Change]:
         for part in self.roots:
             yield from part.changes
+
+    def names(self) -> Iterator[str]:
+        """Yield the same as `paths`, as text."""
+        return (path.decode("utf-8", "surrogateescape") for path in self.paths())
 
     def paths(self) -> Iterator[bytes]:
         """Yield the absolute paths of what differs in more than its time."""
@@ -139,6 +148,7 @@ class Selection(Record):
     void where another is held now. `overwrite` are conflicts in which the run's entry shall win. `sides` say by path
     what becomes of lines that both the person and a run have changed; without a word such a file is a conflict.
     `resolutions` say it for each of them.
+    `here` is where the person stands, for what is told about paths.
     """
 
     paths: tuple[bytes, ...] = ()
@@ -149,6 +159,7 @@ class Selection(Record):
     overwrite: tuple[bytes, ...] = ()
     sides: tuple[tuple[bytes, Side], ...] = ()
     resolutions: tuple[Resolution, ...] = ()
+    here: bytes = b""
 
     @property
     def is_everything(self) -> bool:

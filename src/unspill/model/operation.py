@@ -157,6 +157,11 @@ class Skipped(Record):
     token: str = ""
     is_there: bool = False
 
+    @property
+    def name(self) -> str:
+        """The path as text."""
+        return self.path.decode("utf-8", "surrogateescape")
+
 
 class Operation(Record):
     """One change of live trees, or of what is held, as the store keeps it; its steps are in its journal.
@@ -187,6 +192,11 @@ class Operation(Record):
     flagged: tuple[tuple[bytes, str], ...] = ()
     paths: tuple[bytes, ...] = ()
     session: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The same as `paths`, as text."""
+        return tuple(path.decode("utf-8", "surrogateescape") for path in self.paths)
 
 
 def reversals_of(done: Sequence[Operation]) -> dict[OperationId, Operation]:

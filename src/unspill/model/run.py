@@ -168,12 +168,23 @@ class Output(Record):
     file: bytes | None = None
 
     @property
+    def text(self) -> str:
+        """What was kept, as text: a line says where bytes are missing, and what is not UTF-8 is escaped."""
+        return self.marked().decode("utf-8", "backslashreplace")
+
+    @property
     def total(self) -> int:
         return len(self.head) + self.left_out + len(self.tail)
 
     def kept(self) -> bytes:
         """Return head and tail as one, with nothing between them where nothing was left out."""
         return self.head + self.tail
+
+    def marked(self) -> bytes:
+        """Return what was kept, with a line where something was left out."""
+        if not self.left_out:
+            return self.kept()
+        return b"\n".join([self.head, f"// ... ({self.left_out} bytes left out) ...".encode(), self.tail])
 
 
 class Remains(Record):

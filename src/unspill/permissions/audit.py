@@ -34,18 +34,20 @@ FILE_BYTES = 8 * 1024 * 1024
 MOST_PATHS = 1000
 MOST_PATH_BYTES = 64 * 1024
 MOST_COMMAND_BYTES = 16 * 1024
+MOST_SESSION = 200
 
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Audit:
-    """The audit in one directory, which is made for its owner alone."""
+    """The audit in one directory, which is made for its owner alone; events of an agent's session name it."""
 
-    __slots__ = ("_directory", "_file_bytes")
+    __slots__ = ("_directory", "_file_bytes", "_session")
 
-    def __init__(self, directory: bytes, *, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(self, directory: bytes, *, session: str = "", file_bytes: int = FILE_BYTES) -> None:
         self._directory = directory
+        self._session = session[:MOST_SESSION]
         self._file_bytes = file_bytes
 
     def append(self, *events: Event, durable: bool = True) -> None:
@@ -55,7 +57,8 @@ class Audit:
             StoreError: they can't be written. Something that was to be recorded first must not happen then.
         """
         at_ns = time.time_ns()
-        text = "".join(to_json({"at_ns": at_ns, **event}) + "\n" for event in events).encode("ascii")
+        known = {"at_ns": at_ns, "session": self._session} if self._session else {"at_ns": at_ns}
+        text = "".join(to_json({**known, **event}) + "\n" for event in events).encode("ascii")
         try:
             lock = self._open_lock()
             try:

@@ -231,8 +231,7 @@ def remedy_of(refusal: Refusal, *, is_write: bool, home: bytes) -> str:
         return "Remove it from `hidden`."
     if find_secret(refusal.path, home) is not None:
         return (
-            "No option shows it to a single command: copy what it needs into the project. "
-            "`readable` in your own configuration would show it to every run."
+            "No option shows it to a single command. `readable` in your own configuration would show it to every run."
         )
     if contains(refusal.path, home):
         return "Commands never see all of it. Name the files or directories they need."

@@ -51,7 +51,7 @@ from unspill.policy.defaults import (
     mount_place_problem,
     mount_places_problem,
 )
-from unspill.policy.paths import normalise, show
+from unspill.policy.paths import closest, normalise, show
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -202,7 +202,8 @@ def parse_policy(text: str, *, where: str, trusted: bool, home: bytes, base: byt
         if (key, None) in DROPPED:
             raise reader.wrong(key, "this setting was removed", DROPPED[key, None])
         if read is None:
-            raise reader.wrong(key, "there is no such setting")
+            meant = closest(key, _READERS)
+            raise reader.wrong(key, "there is no such setting", f"Did you mean `{meant}`?" if meant else "")
         if not trusted and key not in PROJECT_KEYS:
             raise reader.wrong(key, "only your own configuration may set this, not a project's file")
         values[key] = read(reader, key, value)

@@ -102,7 +102,8 @@ def check_root(path: bytes, *, home: bytes, own: tuple[bytes, ...]) -> None:
     """
     reason = _root_refusal(path, home, own)
     if reason:
-        raise RootRefused(f"{show(path)} can't be a root: {reason}.")
+        remedy = "Go into a project first, or use `--no-project`." if path == home else ""
+        raise RootRefused(f"{show(path)} can't be a root: {reason}.", remedy=remedy)
 
 
 def merge_roots(project: bytes, extra: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:

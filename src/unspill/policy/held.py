@@ -538,7 +538,7 @@ SECRET = GuardRow(
     what="a file with the name of a secret (`.env`, `.npmrc`, `id_rsa`, ...: see docs/secrets.md) in the top "
     "directory of a root or a directory of `[secrets]`, or at a hidden one's place deeper down",
     verdict="held",
-    reason="this is the place of a secret that commands can't see",
+    reason="unspill treats a file of this name as a secret",
     deleted="held",
 )
 SECRET_BELOW = GuardRow(

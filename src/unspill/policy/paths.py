@@ -370,10 +370,10 @@ def show_line(raw: bytes, columns: int = COLUMNS) -> str:
     return f"{text[:columns]} [cut: {len(raw)} bytes in this line]"
 
 
-def wrap(line: str, columns: int) -> str:
+def wrap(line: str, columns: int, *, at_words: bool = False) -> str:
     """Return a line for a terminal that is so wide, cut by us: no row but the first looks like the start of a line.
 
-    Colours pass. Nothing is cut where the width is unknown.
+    Colours pass. Nothing is cut where the width is unknown. With `at_words`, rows end between words where they can.
     """
     if columns < _NARROWEST or (len(line) <= columns and line.isascii()):
         return line
@@ -383,8 +383,16 @@ def wrap(line: str, columns: int) -> str:
         if line[at] == "\033":
             end = line.find("m", at) + 1 or len(line)
         elif (width := 2 if unicodedata.east_asian_width(line[at]) in "WF" else 1) > left:
-            rows.append(row)
-            row, left = ROW_MARK, columns - len(ROW_MARK) - width
+            space = row.rfind(" ", columns // 2) if at_words and line[at] != " " else -1
+            begun = row[space + 1 :] if space > 0 else ""
+            if not begun.isascii() or "\033" in begun:
+                begun = ""
+            rows.append(row[: len(row) - len(begun)].rstrip() if begun else row)
+            row, left = ROW_MARK + begun, columns - len(ROW_MARK) - len(begun)
+            if at_words and line[at] == " ":
+                at = end
+                continue
+            left -= width
         else:
             left -= width
         row += line[at:end]

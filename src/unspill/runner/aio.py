@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from unspill.errors import SandboxUnavailable
 from unspill.host.dirfd import make_pipe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from unspill.model.run import Event
 
@@ -30,7 +30,7 @@ _WAITING_EVENTS = 64
 _LONGEST_WAIT_S = 1.0
 
 
-async def run_in_thread(run: Callable[..., Found], command: Any, options: dict[str, Any]) -> Found:
+async def run_in_thread(run: Callable[..., Found], command: object, options: Mapping[str, object]) -> Found:
     """Run a command; when the task is cancelled, kill the run, wait until it is dead and raise."""
     return await call_in_thread(lambda cancel_fd: run(command, cancel_fd=cancel_fd, **options))
 
@@ -83,7 +83,7 @@ async def call_in_thread(work: Callable[[int], Found], start: Start | None = Non
 
 
 async def stream_from_thread(
-    run: Callable[..., Found], command: Any, options: dict[str, Any]
+    run: Callable[..., Found], command: object, options: Mapping[str, object]
 ) -> AsyncIterator[Event | Found]:
     """Yield the events of a run, then its result. Leaving the loop early kills the run."""
     feed = Feed(asyncio.get_running_loop())

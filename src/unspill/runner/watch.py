@@ -191,6 +191,8 @@ def _never_started(stderr: bytes) -> NeverStarted:
 
 def _not_executed(reason: str, *, is_missing: bool) -> NeverStarted:
     remedy = "Check that it is installed in a directory that the sandbox shows (see `--explain`)."
+    if _EACCES in reason:
+        remedy = "Make it executable (`chmod +x`), or run it by its interpreter: `sh FILE`."
     return NeverStarted(reason=reason, remedy=remedy, exit_code=127 if is_missing else 126)
 
 

@@ -44,10 +44,9 @@ if TYPE_CHECKING:
     from unspill.errors import FileErrorKind
     from unspill.model.policy import After
     from unspill.model.run import Event, Outcome, Run
+    from unspill.sandbox.project import PathLike
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
-
-    Path = str | bytes
 
     EntryKind = Literal["file", "directory", "link", "pipe", "socket", "device", "unknown"]
 else:
@@ -211,7 +210,7 @@ class Inside:
         self._sandbox = sandbox
         self._reuse = reuse
 
-    def resolve(self, path: Path) -> bytes:
+    def resolve(self, path: PathLike) -> bytes:
         """Return the absolute path inside; `..` is left to the kernel, as for a command.
 
         Raises:
@@ -455,7 +454,7 @@ class Listing(Record):
     is_whole: bool = True
 
 
-def read_bytes(inside: Inside, path: Path, offset: int, limit: int, cancel_fd: int | None = None) -> FileBytes:
+def read_bytes(inside: Inside, path: PathLike, offset: int, limit: int, cancel_fd: int | None = None) -> FileBytes:
     """Return at most `limit` bytes of a file."""
     _check_window(offset, limit, MOST_BYTES)
     where = inside.resolve(path)
@@ -464,7 +463,7 @@ def read_bytes(inside: Inside, path: Path, offset: int, limit: int, cancel_fd: i
     return FileBytes(path=where, content=content[:limit], offset=offset, size=size, has_more=len(content) > limit)
 
 
-def read_lines(inside: Inside, path: Path, offset: int, limit: int, cancel_fd: int | None = None) -> FileLines:
+def read_lines(inside: Inside, path: PathLike, offset: int, limit: int, cancel_fd: int | None = None) -> FileLines:
     """Return at most `limit` lines of a file, and at most as many as a mebibyte has."""
     _check_window(offset, limit, _LARGEST - 1)
     where = inside.resolve(path)
@@ -501,7 +500,7 @@ def _by_newline(content: bytes) -> list[bytes]:
     return [*lines, last] if last else lines
 
 
-def list_directory(inside: Inside, path: Path, depth: int, limit: int, cancel_fd: int | None = None) -> Listing:
+def list_directory(inside: Inside, path: PathLike, depth: int, limit: int, cancel_fd: int | None = None) -> Listing:
     """Return what lies in a directory, and below it down to a depth."""
     if not 1 <= depth <= MOST_DEPTH or limit < 1:
         raise UsageError(f"a depth is from 1 to {MOST_DEPTH}, a limit at least 1")
@@ -585,7 +584,7 @@ class Written(Record):
 
 def write_file(
     inside: Inside,
-    path: Path,
+    path: PathLike,
     content: str | bytes,
     *,
     replace: bool = True,
@@ -611,7 +610,7 @@ def write_file(
 
 def edit_file(
     inside: Inside,
-    path: Path,
+    path: PathLike,
     old: str | bytes,
     new: str | bytes,
     *,
@@ -677,25 +676,27 @@ class SandboxFiles:
     def __init__(self, sandbox: Sandbox, *, reuse: bool = False) -> None:
         self._inside = Inside(sandbox, reuse=reuse)
 
-    def read(self, path: Path, *, offset: int = 0, limit: int = USUAL_BYTES, cancel_fd: int | None = None) -> FileBytes:
+    def read(
+        self, path: PathLike, *, offset: int = 0, limit: int = USUAL_BYTES, cancel_fd: int | None = None
+    ) -> FileBytes:
         """Return at most `limit` bytes of a file, from byte `offset` on."""
         return read_bytes(self._inside, path, offset, limit, cancel_fd)
 
     def read_lines(
-        self, path: Path, *, offset: int = 0, limit: int = USUAL_LINES, cancel_fd: int | None = None
+        self, path: PathLike, *, offset: int = 0, limit: int = USUAL_LINES, cancel_fd: int | None = None
     ) -> FileLines:
         """Return at most `limit` lines of a file, from line `offset` on, and no more than a mebibyte."""
         return read_lines(self._inside, path, offset, limit, cancel_fd)
 
     def list(
-        self, path: Path = ".", *, depth: int = 1, limit: int = USUAL_ENTRIES, cancel_fd: int | None = None
+        self, path: PathLike = ".", *, depth: int = 1, limit: int = USUAL_ENTRIES, cancel_fd: int | None = None
     ) -> Listing:
         """Return what lies in a directory, down to a depth, sorted; links in it are not followed."""
         return list_directory(self._inside, path, depth, limit, cancel_fd)
 
     def write(
         self,
-        path: Path,
+        path: PathLike,
         content: str | bytes,
         *,
         replace: bool = True,
@@ -715,7 +716,7 @@ class SandboxFiles:
 
     def edit(
         self,
-        path: Path,
+        path: PathLike,
         old: str | bytes,
         new: str | bytes,
         *,
@@ -741,7 +742,7 @@ class SandboxTree:
     def __init__(self, sandbox: Sandbox, *, reuse: bool = False) -> None:
         self._inside = Inside(sandbox, reuse=reuse)
 
-    def look(self, path: Path, *, cancel_fd: int | None = None) -> FileEntry:
+    def look(self, path: PathLike, *, cancel_fd: int | None = None) -> FileEntry:
         """Return what is at a path, which becomes absolute."""
         where = self._inside.resolve(path)
         answer = self._inside.ask(*LOOKING["look"], (where,), 64, cancel_fd)
@@ -749,12 +750,14 @@ class SandboxTree:
             raise SandboxUnavailable(f"{show(where)}: unspill can't understand the sandbox's answer")
         return FileEntry(path=where, kind=_NAMED_KINDS.get(answer[:1], "unknown"), size=int(answer[1:]))
 
-    def exists(self, path: Path, *, cancel_fd: int | None = None) -> bool:
+    def exists(self, path: PathLike, *, cancel_fd: int | None = None) -> bool:
         """Tell whether there is something at a path; of a link, where it leads."""
         answer = self._inside.ask(*LOOKING["exists"], (self._inside.resolve(path),), 64, cancel_fd)
         return answer == b"1"
 
-    def directories(self, path: Path, names: Collection[bytes], *, cancel_fd: int | None = None) -> frozenset[bytes]:
+    def directories(
+        self, path: PathLike, names: Collection[bytes], *, cancel_fd: int | None = None
+    ) -> frozenset[bytes]:
         """Return those names in a directory that are directories, or links to one."""
         where = self._inside.resolve(path)
         found: set[bytes] = set()
@@ -763,16 +766,16 @@ class SandboxTree:
             found.update(name for name, kind in zip(part, answer.decode("ascii"), strict=True) if kind == "d")
         return frozenset(found)
 
-    def real_path(self, path: Path, *, cancel_fd: int | None = None) -> bytes:
+    def real_path(self, path: PathLike, *, cancel_fd: int | None = None) -> bytes:
         """Return where a path leads by all its links; what does not exist of it stays as it is."""
         answer = self._inside.ask(*LOOKING["real"], (self._inside.resolve(path),), 1 * MIB, cancel_fd)
         return answer.removesuffix(b"x").removesuffix(b"\n")
 
-    def make_directory(self, path: Path, *, cancel_fd: int | None = None) -> None:
+    def make_directory(self, path: PathLike, *, cancel_fd: int | None = None) -> None:
         """Make a directory, and those it lies in, unless it is there."""
         self._inside.act(*CHANGING["make"], (self._inside.resolve(path),), cancel_fd=cancel_fd)
 
-    def remove(self, path: Path, *, cancel_fd: int | None = None) -> None:
+    def remove(self, path: PathLike, *, cancel_fd: int | None = None) -> None:
         """Remove what is at a path, a directory with all that is in it; a link goes itself."""
         where = self._inside.resolve(path).rstrip(b"/") or b"/"
         self._inside.act(*CHANGING["remove"], (where,), cancel_fd=cancel_fd)
@@ -793,16 +796,19 @@ def _parts(names: Collection[bytes]) -> Iterator[list[bytes]]:
         yield part
 
 
-_READS = {beginning_of(*verb, is_reading=True): verb[0] for verb in (*READING, *LOOKING.values())}
-_VERBS = {**_READS, **{beginning_of(*verb, is_reading=False): verb[0] for verb in (WRITING, *CHANGING.values())}}
+READ_BEGINNINGS = {beginning_of(*verb, is_reading=True): verb[0] for verb in (*READING, *LOOKING.values())}
+_VERBS = {
+    **READ_BEGINNINGS,
+    **{beginning_of(*verb, is_reading=False): verb[0] for verb in (WRITING, *CHANGING.values())},
+}
 
 
 def runs_but_reads(sandbox: Sandbox, limit: int) -> tuple[tuple[Run, ...], int]:
     """Return the latest runs that do more than look at files, the youngest first, and how many others began since."""
     runs, row = sandbox._project.store.runs, sandbox._project.row.id
-    found = runs.latest(row, limit, but=_READS)
+    found = runs.latest(row, limit, but=READ_BEGINNINGS)
     since = found[-1].number if len(found) == limit > 0 else 0
-    return found, sum(runs.count(row, beginning, since=since) for beginning in _READS)
+    return found, sum(runs.count(row, beginning, since=since) for beginning in READ_BEGINNINGS)
 
 
 def verb_of(run: Run) -> str | None:

@@ -47,6 +47,7 @@ from unspill.changes.diff import (
     left_out,
     painted,
 )
+from unspill.changes.render import name_here
 from unspill.changes.scan import Reader, read_up_to, scan
 from unspill.errors import RootRefused, UsageError
 from unspill.git.files import repository_of
@@ -425,7 +426,7 @@ def _reverse(
         project=wanted.project,
         roots=wanted.roots,
         asked_by=asked_by,
-        draft=Reversal(later.as_of_now(journal), later.explains, kind, text_of).draft,
+        draft=Reversal(later.as_of_now(journal), later, kind, text_of).draft,
         of=wanted.id,
         origin=wanted.origin,
         runs=wanted.runs,
@@ -578,6 +579,7 @@ def operation_diff(
     *,
     colour: bool,
     skip: Callable[[bytes], bool] = lambda _path: False,
+    here: bytes = b"",
 ) -> str:
     """Return what an operation changed as a text that is safe to print; without paths that `skip` is true of.
 
@@ -597,7 +599,8 @@ def operation_diff(
                     if len(lines) > MAX_LINES:
                         more += 1
                     else:
-                        lines += painted(change_diff(change, reader, MAX_FILE_BYTES), colour=colour)
+                        name = name_here(part.root, change.path, here)
+                        lines += painted(change_diff(change, reader, MAX_FILE_BYTES, name), colour=colour)
     if len(lines) > MAX_LINES:
         lines = [*lines[:MAX_LINES], left_out(len(lines) - MAX_LINES, more)]
     return "".join(line + "\n" for line in lines)

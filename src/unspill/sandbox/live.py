@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from unspill.runner.watch import AttachedTerminal
     from unspill.sandbox import checkpoints, ports, review
     from unspill.sandbox.planning import Command, RunSpec
-    from unspill.sandbox.project import Project
+    from unspill.sandbox.project import PathLike, Project
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.secrets import Masks
 
@@ -265,7 +265,7 @@ class Live:
         self,
         command: Command,
         *,
-        working_dir: str | None = None,
+        working_dir: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         stdin: str | bytes | int | None = None,
         timeout: float | None = None,
@@ -340,7 +340,7 @@ class Live:
         self,
         command: Command,
         *,
-        working_dir: str | None = None,
+        working_dir: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         after: After | None = None,
@@ -385,7 +385,7 @@ class Live:
         command: Command,
         size: tuple[int, int] = _SIZE,
         *,
-        working_dir: str | None = None,
+        working_dir: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         after: After | None = None,
@@ -416,7 +416,7 @@ class Live:
         command: Command,
         size: tuple[int, int] = _SIZE,
         *,
-        working_dir: str | None = None,
+        working_dir: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         after: After | None = None,
@@ -446,7 +446,7 @@ class Live:
         self,
         size: tuple[int, int] = _SIZE,
         *,
-        working_dir: str | None = None,
+        working_dir: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         after: After | None = None,
         after_cancel: After | None = None,
@@ -494,7 +494,7 @@ class Live:
     def _spec(
         self,
         command: Command,
-        working_dir: str | None,
+        working_dir: PathLike | None,
         env: Mapping[str, str] | None,
         stdin: str | bytes | int | None,
         timeout: float | None,

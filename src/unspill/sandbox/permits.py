@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from unspill.permissions.approvers import Approver
     from unspill.permissions.audit import Event
     from unspill.sandbox.planning import RunSpec
-    from unspill.sandbox.project import Locations, Project, Who
+    from unspill.sandbox.project import Locations, PathLike, Project, Who
     from unspill.sandbox.result import RunResult
 
 _SHORTEST_ID = 4
@@ -77,9 +77,9 @@ def check_access(
     *,
     network: bool,
     hosts: Sequence[str],
-    readable: Sequence[str],
-    reveal: Sequence[str],
-    roots: Sequence[str],
+    readable: Sequence[PathLike],
+    reveal: Sequence[PathLike],
+    roots: Sequence[PathLike],
 ) -> Access:
     """Check what a caller access, name by name. Relative paths are seen from the project.
 
@@ -100,7 +100,7 @@ def check_access(
     )
 
 
-def _masked(project: Project, given: Sequence[str]) -> tuple[bytes, ...]:
+def _masked(project: Project, given: Sequence[PathLike]) -> tuple[bytes, ...]:
     """Return secrets under their own names, whatever they are links to; each must be one that is masked."""
     if not given:
         return ()
@@ -120,7 +120,7 @@ def _host(text: str) -> str:
         raise UsageError(error.message, remedy=error.remedy) from None
 
 
-def _on_host(project: Project, given: str | bytes) -> bytes:
+def _on_host(project: Project, given: PathLike) -> bytes:
     """Return the path that is meant: a caller may name it as a command sees it."""
     path = os.path.join(project.path, os.fsencode(given))
     # The host may have a directory of that name too, and the project in it
@@ -129,7 +129,7 @@ def _on_host(project: Project, given: str | bytes) -> bytes:
     return to_host(path, project.means.policy.view, project.roots)
 
 
-def _real(project: Project, given: str | bytes, *, is_directory: bool = False) -> bytes:
+def _real(project: Project, given: PathLike, *, is_directory: bool = False) -> bytes:
     path = _on_host(project, given)
     if b"\0" in path or not os.path.exists(path):
         raise UsageError(f"there is nothing at {quote(path)}", remedy="Nobody was asked.")
@@ -188,7 +188,7 @@ def make_broker(store: Store, policy: Policy, locations: Locations, approver: Wh
         _approver(store, approver),
         grants=store.grants,
         requests=store.requests,
-        audit=Audit(store.state + b"/audit"),
+        audit=Audit(store.state + b"/audit", session=store.session),
         policy=policy,
         home=locations.home,
         own=own_directories(locations, policy),
@@ -214,9 +214,9 @@ def run_with_more(
     broker: Broker,
     network: bool,
     hosts: Sequence[str],
-    readable: Sequence[str],
-    reveal: Sequence[str],
-    roots: Sequence[str],
+    readable: Sequence[PathLike],
+    reveal: Sequence[PathLike],
+    roots: Sequence[PathLike],
     *,
     unsandboxed: bool,
 ) -> RunResult:

@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from unspill.runner.live import LiveSandbox
     from unspill.runner.watch import AttachedTerminal
     from unspill.sandbox.ports import Ports
-    from unspill.sandbox.project import Project
+    from unspill.sandbox.project import PathLike, Project
 
     # A text for a shell, or words
-    Command = str | bytes | Sequence[str | bytes]
+    Command = str | bytes | Sequence[PathLike]
 
 
 # A sandbox that runs many short commands looks around once a second, not for each of them
@@ -225,7 +225,7 @@ class RunSpec(Record):
 def make_spec(
     project: Project,
     command: Command,
-    working_dir: str | None,
+    working_dir: PathLike | None,
     env: Mapping[str, str] | None,
     limits: Limits | None,
     *,
@@ -252,10 +252,11 @@ def make_spec(
         raise UsageError("Command cannot be empty")
     if any(b"\0" in word for word in argv):
         raise UsageError("the command contains NUL")
+    given = None if working_dir is None else os.fsdecode(working_dir)
     return RunSpec(
         argv=argv,
         script=script,
-        cwd=checked_working_dir(project, working_dir, is_plain=is_plain or project.means.engine is None),
+        cwd=checked_working_dir(project, given, is_plain=is_plain or project.means.engine is None),
         environ=tuple((_encode(name), _encode(value)) for name, value in (env or {}).items()),
         limits=project.means.policy.limits if limits is None else limits,
     )
@@ -270,7 +271,7 @@ def _shell(project: Project) -> bytes:
     return b"/bin/sh" if base is None else base.shell
 
 
-def _encode(word: str | bytes) -> bytes:
+def _encode(word: PathLike) -> bytes:
     try:
         return os.fsencode(word)
     except UnicodeEncodeError:

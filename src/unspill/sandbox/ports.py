@@ -200,7 +200,7 @@ class Ports:
             "project": as_text(self._project.path),
             "sandbox": self._project.row.id,
         }
-        Audit(self._project.store.state + b"/audit").append(event)
+        Audit(self._project.store.state + b"/audit", session=self._project.store.session).append(event)
 
     def _add(self, port: Port, listener: socket | None) -> Port:
         self._open.append(port)

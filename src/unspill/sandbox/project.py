@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from unspill.permissions.approvers import Approver
     from unspill.store.layers import SandboxRow
 
+    # What callers may give where a path is wanted
+    PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
     # Whoever answers when more is wanted than the policy gives
     Who = Approver | ApproverName | None
     from unspill.host import probe
@@ -269,7 +271,7 @@ def _once_marked(directories: list[bytes]) -> Iterator[bytes]:
                 yield directory
 
 
-def resolve_project(given: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> bytes:
+def resolve_project(given: PathLike) -> bytes:
     """Return the real path of a project directory.
 
     Raises:
@@ -553,7 +555,7 @@ def read_text(path: bytes, *, flags: int = 0) -> str | None:
 
 
 def open_project(
-    given: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
+    given: PathLike | None,
     name: str,
     policy: Policy | None,
     permit_root: PermitRoot | None = None,

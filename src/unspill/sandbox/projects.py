@@ -46,7 +46,7 @@ from unspill.sandbox.upkeep import (
 )
 from unspill.store.connection import is_id
 from unspill.store.db import Store, list_aside
-from unspill.store.projects import ProjectCounts, ProjectTable
+from unspill.store.projects import ProjectCounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def look_at(store: Store, data: bytes, project: bytes) -> Kept:
         UsageError: nothing is.
     """
     rows = store.sandboxes.of_project(project)
-    counts = ProjectTable(store.transaction).count(project)
+    counts = store.projects.count(project)
     if not rows and not counts.operations:
         raise UsageError(f"unspill keeps nothing of {show(project)}", remedy=_remedy(store))
     operations = store.operations.latest(project, _ALL)
@@ -221,9 +221,7 @@ def look_at(store: Store, data: bytes, project: bytes) -> Kept:
         held=tuple(held for row in rows if (held := held_by(store, row)).layers),
         backup_bytes=sum(sizes.get(one.id, 0) for one in operations),
         cache_bytes=sum(disk_size(upper_dir(store.state, row.id)) for row in caches),
-        output_bytes=sum(
-            disk_size(spill_dir(store.state, run)) for run in ProjectTable(store.transaction).runs(project)
-        ),
+        output_bytes=sum(disk_size(spill_dir(store.state, run)) for run in store.projects.runs(project)),
         playground=look_at_playground(data, project),
     )
 
@@ -239,7 +237,7 @@ def _remedy(store: Store) -> str:
 
 def known(store: Store) -> tuple[bytes, ...]:
     """Return every project of which anything is kept."""
-    return ProjectTable(store.transaction).all()
+    return store.projects.all()
 
 
 def find_gone(store: Store) -> tuple[bytes, ...]:
@@ -264,16 +262,16 @@ def forget(store: Store, data: bytes, project: bytes) -> Kept:
         if store.operations.latest(project, 1):
             raise _busy()
         with store.transaction:
-            layers = ProjectTable(store.transaction).remove_layers(project, _owners(rows))
+            layers = store.projects.remove_layers(project, _owners(rows))
             drop(store.state, layers)
         clean(store.state, Garbage(uppers=layers, works=layers))
-        remove_runs(store, ProjectTable(store.transaction).runs(project))
+        remove_runs(store, store.projects.runs(project))
         remove_tree(playground_of(data, project))
         for row in rows:
             remove_tree(_tmp_of(data, project, row.name))
         # Last, since the sandboxes are how the rest is found
         with store.durable:
-            ProjectTable(store.transaction).forget(project)
+            store.projects.forget(project)
         for row in rows:
             for path in (lock_file(store.state, row.id), lock_file(store.state, row.id) + b".use"):
                 _unlink(path)
@@ -318,16 +316,12 @@ def adopt(store: Store, data: bytes, old: bytes | None, new: bytes) -> Adopted:
     with ExitStack() as alone:
         _take_alone(store, rows, alone)
         _refuse_both_held(store, old, new)
-        counts = ProjectTable(store.transaction).count(old)
-        shift = (
-            ProjectTable(store.transaction).last_number(old)
-            if ProjectTable(store.transaction).count(new).operations
-            else 0
-        )
+        counts = store.projects.count(old)
+        shift = store.projects.last_number(old) if store.projects.count(new).operations else 0
         held = tuple(row.name for row in store.sandboxes.of_project(old) if store.layers.sealed(row.id))
         names = [row.name for row in store.sandboxes.of_project(old)]
         with store.durable:
-            ProjectTable(store.transaction).move(old, new, found.st_dev, found.st_ino, CLAIMED)
+            store.projects.move(old, new, found.st_dev, found.st_ino, CLAIMED)
     left = _move_directories(data, old, new, names)
     return Adopted(old=old, new=new, is_same=bool(former), counts=counts, held=held, shift=shift, playground_left=left)
 

@@ -165,7 +165,7 @@ class RunResult(Record):
         """Return stdout, stderr, the exit code if it is not 0, and what changed, cut to the policy's bounds."""
         if isinstance(self.outcome, NeverStarted):
             return _error_text(self.outcome)
-        parts = [stream_text(self.stdout), stream_text(self.stderr)]
+        parts = [self.stdout.text, self.stderr.text]
         printed = "\n".join(part.rstrip("\n") for part in parts if part)
         lines = [] if self.sandboxed else [f"Note: {warning}" for warning in self.warnings]
         lines += [truncate(printed, self.shown_lines, self.shown_bytes)] if printed else []
@@ -251,18 +251,6 @@ def _error_text(outcome: NeverStarted) -> str:
     if outcome.exit_code == 125:
         return f"ERROR: sandbox could not be started: {outcome.reason}.{remedy}\n"
     return f"ERROR: command could not be started: {outcome.reason}.{remedy}\nExit code: {outcome.exit_code}\n"
-
-
-def stream_bytes(output: Output) -> bytes:
-    """Return what was kept of a stream, with a mark where something was left out."""
-    if not output.left_out:
-        return output.kept()
-    return b"\n".join([output.head, f"// ... ({output.left_out} bytes left out) ...".encode(), output.tail])
-
-
-def stream_text(output: Output) -> str:
-    """Return the same as text."""
-    return stream_bytes(output).decode("utf-8", "backslashreplace")
 
 
 class Cut(Record):
@@ -599,7 +587,7 @@ def _tell(operation: Operation, on_change: OnChange | None) -> str | None:
 
 def _note(store: Store, *events: Event) -> str | None:
     try:
-        Audit(store.state + b"/audit").append(*events, durable=False)
+        Audit(store.state + b"/audit", session=store.session).append(*events, durable=False)
     except StoreError as error:
         return error.message
     return None

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from unspill.model.plan import Places, Plan
     from unspill.model.run import Run
     from unspill.sandbox.planning import RunSpec
-    from unspill.sandbox.project import Project
+    from unspill.sandbox.project import PathLike, Project
     from unspill.store.permissions import ShownTable
 
 
@@ -148,10 +148,11 @@ def diff_of(
     *,
     colour: bool,
     skip: Callable[[bytes], bool] = lambda _path: False,
+    here: bytes = b"",
 ) -> str:
     """Return what is held as a text that is safe to print; without paths, absolute ones, that `skip` is true of."""
     changes = changes_below(changes_of(project, run), paths, skip)
-    return "".join(line + "\n" for line in diff_lines(changes, layers_below(project, run), colour=colour))
+    return "".join(line + "\n" for line in diff_lines(changes, layers_below(project, run), colour=colour, here=here))
 
 
 def changes_below(
@@ -288,7 +289,7 @@ class ApplyRequest(Record):
     cancel_fd: int | None = None
 
 
-def make_apply_request(selection: Selection | Sequence[str | bytes], **rest: Any) -> ApplyRequest:
+def make_apply_request(selection: Selection | PathLike | Sequence[PathLike], **rest: Any) -> ApplyRequest:
     """Return the request to apply paths, or what a selection says."""
     return ApplyRequest(selection=to_selection(selection), **rest)
 
@@ -726,15 +727,16 @@ class PartlyChosen(Record):
         return digest_of_hunks(self.change.path, self.old, self.new, self.more)
 
 
-def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
+def read_partly_chosen(changes: ChangeSet, some: Hunks, here: bytes = b"") -> PartlyChosen:
     """Find the file that hunks are of, however its path is written, and read both sides of it.
 
     Raises:
         UsageError: there is no such change, it is too large or has no text to choose from, or it is not what was shown.
     """
-    (change,) = select(changes, Selection(hunks=(some,)), parents=False)
+    (change,) = select(changes, Selection(hunks=(some,), here=here), parents=False)
     root = next(part.root for part in changes.roots if change in part.changes)
-    if max(change.entry.size, change.base_size) > LARGEST_WITH_HUNKS:
+    size = 0 if change.entry is None else change.entry.size
+    if max(size, change.base_size) > LARGEST_WITH_HUNKS:
         raise UsageError(f"{os.fsdecode(change.path)!r} is too large for hunks", remedy="Choose the whole file.")
     with Reader(root) as reader:
         old = read_up_to(reader.open_before(change), LARGEST_WITH_HUNKS)
@@ -766,19 +768,15 @@ def partial_contents(
     return contents, olds
 
 
-def to_selection(given: Selection | Sequence[str | bytes]) -> Selection:
-    """Return a list of paths as a Selection.
+def to_selection(given: Selection | PathLike | Sequence[PathLike]) -> Selection:
+    """Return a path, or several, as a Selection."""
+    return given if isinstance(given, Selection) else Selection(paths=tuple(paths_given(given)))
 
-    Raises:
-        UsageError: it is one text, whose letters would be taken for paths.
-    """
-    if isinstance(given, Selection):
-        return given
-    if isinstance(given, str | bytes):
-        raise UsageError("a selection is a list of paths, not one text", remedy="Give a list, or a Selection.")
-    return Selection(
-        paths=tuple(path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape") for path in given)
-    )
+
+def paths_given(given: PathLike | Sequence[PathLike]) -> list[bytes]:
+    """Return a path, or several, as bytes. One text is one path, not a list of letters."""
+    several = (given,) if isinstance(given, str | bytes | os.PathLike) else given
+    return [os.fsencode(path) for path in several]
 
 
 class Review(Record):
@@ -798,6 +796,8 @@ class Reviews:
 
     def __init__(self, project: Project) -> None:
         self.project = project
+        # Where the person stands, for the headings
+        self.here = b""
         self._table = project.store.shown
         self._sandbox = project.row.id
 
@@ -849,7 +849,7 @@ class Reviews:
             UsageError: there is no such file among the changes, or it has no hunks.
         """
         changes, _parts = self.look()
-        file = read_partly_chosen(changes, hunks.replace(digest=""))
+        file = read_partly_chosen(changes, hunks.replace(digest=""), self.here)
         return self._consent(file.root, file.change.path, file.digest)
 
     def note(self, review: Review) -> None:
@@ -923,6 +923,7 @@ class Reviews:
             colour=colour,
             token=token,
             seen=seen,
+            here=self.here,
         )
         there = {(part.root, change.path) for part in chosen.roots for change in part.changes}
         held, shown = [], [consent for consent in hunks if (consent.root, consent.path) in seen]

@@ -81,12 +81,10 @@ if TYPE_CHECKING:
     from unspill.model.policy import Tmp
     from unspill.model.rootfs import Proof, Rootfs, RootfsBase
     from unspill.rootfs.source import BuildContext
-    from unspill.sandbox.project import Locations, Project
+    from unspill.sandbox.project import Locations, PathLike, Project
     from unspill.sandbox.sandbox import Sandbox
 
     Report = Callable[[Progress], None]
-
-    PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 _PAUSE_S = 0.2

@@ -112,8 +112,6 @@ if TYPE_CHECKING:
 
     Report = Callable[[Progress], None]
 
-    PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-
 
 PULL = "`unspill rootfs pull alpine` makes one; `unspill rootfs list` shows what there is."
 USE = "`unspill rootfs use NAME` chooses one of those that `unspill rootfs list` shows."

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from typing import Any, Self
+    from typing import Any, NoReturn, Self, TypedDict, Unpack
 
     from unspill.model.change import ChangeSet, Selection
     from unspill.model.operation import Operation, Step
@@ -86,14 +86,41 @@ if TYPE_CHECKING:
     from unspill.sandbox.history import Backup, Changers
     from unspill.sandbox.planning import Command, RunSpec
     from unspill.sandbox.ports import WantedPorts
-    from unspill.sandbox.project import Locations, Project, Who
+    from unspill.sandbox.project import Locations, PathLike, Project, Who
     from unspill.sandbox.result import OnChange, RunResult
     from unspill.sandbox.sessions import Session
     from unspill.sandbox.upkeep import Playground, SandboxUsage
     from unspill.store.operations import FileRow
 
+    class RunOptions(TypedDict, total=False):
+        """The options of `run` that `arun` and `stream` take as well."""
+
+        working_dir: PathLike | None
+        env: Mapping[str, str] | None
+        stdin: str | bytes | int | None
+        timeout: float | None
+        limits: Limits | None
+        after: After | None
+        after_cancel: After | None
+        network: bool
+        hosts: Sequence[str]
+        readable: Sequence[PathLike]
+        reveal: Sequence[PathLike]
+        roots: Sequence[PathLike]
+        unsandboxed: bool
+        approver: Who
+        alone: bool
+        on_wait: Callable[[str], None] | None
+        ports: WantedPorts | None
+        reuse: bool
+
+    class RunOptionsWithEvents(RunOptions, total=False):
+        """Those that `arun` takes."""
+
+        on_event: Callable[[Event], None] | None
+
     # What one run is to have beyond the policy: the network, hosts, readable paths, secrets, roots
-    More = tuple[bool, Sequence[str], Sequence[str], Sequence[str], Sequence[str]]
+    More = tuple[bool, Sequence[str], Sequence[PathLike], Sequence[PathLike], Sequence[PathLike]]
 else:
     apply = lazy_module("unspill.sandbox.apply")  # lazy: apply
     history = lazy_module("unspill.sandbox.history")  # lazy: history
@@ -138,7 +165,7 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
         store.facts.put(_PRUNED, str(now))
 
 
-def _chosen_dir(working_dir: str | None, cwd: str | None) -> str | None:
+def _chosen_dir(working_dir: PathLike | None, cwd: str | None) -> PathLike | None:
     """Return the working directory that a caller chose; `cwd` was its name in earlier versions.
 
     Raises:
@@ -155,6 +182,15 @@ def _chosen_dir(working_dir: str | None, cwd: str | None) -> str | None:
     return cwd
 
 
+class _Closed:
+    """Stands for the store of a sandbox that is closed: whatever needs it says so."""
+
+    __slots__ = ()
+
+    def __getattr__(self, _name: str) -> NoReturn:
+        raise UsageError("this sandbox is closed", remedy="Use it inside its `with` block, or open another Sandbox.")
+
+
 class Looking:
     """The part of a Sandbox that looks."""
 
@@ -166,6 +202,11 @@ class Looking:
     def project(self) -> bytes:
         """The real path of the project; without one, the home directory, of which nothing is changed."""
         return self._project.path
+
+    @property
+    def directory(self) -> str:
+        """The same as `project`, as text."""
+        return os.fsdecode(self._project.path)
 
     @property
     def id(self) -> SandboxId:
@@ -247,22 +288,24 @@ class Looking:
 
     def diff(
         self,
-        paths: Sequence[str] = (),
+        paths: PathLike | Sequence[PathLike] = (),
         *,
         run: str | int | None = None,
         operation: str | int | None = None,
         colour: bool = False,
         skip: Callable[[bytes], bool] = lambda _path: False,
+        here: bytes = b"",
     ) -> str:
         """Return what is held, or what a run or an operation changed, as text: unified diffs, safe to print.
 
-        Nothing is shown of paths, absolute ones, that `skip` is true of.
+        Nothing is shown of paths, absolute ones, that `skip` is true of. Headings are as seen from `here`.
         """
         if operation is not None:
-            wanted = [path.encode("utf-8", "surrogateescape") for path in paths]
-            return history.operation_diff(self._project, operation, wanted, colour=colour, skip=skip)
+            wanted = review.paths_given(paths)
+            return history.operation_diff(self._project, operation, wanted, colour=colour, skip=skip, here=here)
 
-        return review.diff_of(with_held_roots(self._project), paths, run, colour=colour, skip=skip)
+        wanted_names = [os.fsdecode(path) for path in review.paths_given(paths)]
+        return review.diff_of(with_held_roots(self._project), wanted_names, run, colour=colour, skip=skip, here=here)
 
     @property
     def reviews(self) -> review.Reviews:
@@ -298,7 +341,7 @@ class Looking:
         """
         return history.operation_changes(self._project, operation)
 
-    def blame(self, path: str | bytes) -> tuple[tuple[Operation | str, bytes], ...]:
+    def blame(self, path: PathLike) -> tuple[tuple[Operation | str, bytes], ...]:
         """Return the lines of a file, each with the operation that wrote it.
 
         `you` wrote what no operation did; of what is older than the operations that are kept, `?` did.
@@ -306,12 +349,11 @@ class Looking:
         Raises:
             UsageError: there is no such file, or it is no text.
         """
-        raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-        return history.blame_file(self._project, raw)
+        return history.blame_file(self._project, os.fsencode(path))
 
-    def find_changers(self, path: bytes) -> Changers:
+    def find_changers(self, path: PathLike) -> Changers:
         """Return the runs that changed what is at an absolute path, or below it, as far as operations are kept."""
-        return history.find_changers(self._project, path)
+        return history.find_changers(self._project, os.fsencode(path))
 
     def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
         """Look which files that operations have touched are still there, and return their records by root and path."""
@@ -372,7 +414,7 @@ class Looking:
         self,
         command: Command,
         *,
-        working_dir: str | None = None,
+        working_dir: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
     ) -> Plan:
@@ -384,7 +426,7 @@ class Looking:
         self,
         command: Command,
         *,
-        working_dir: str | None = None,
+        working_dir: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
     ) -> str:
@@ -402,7 +444,7 @@ class Sandbox(Looking):
 
     def __init__(
         self,
-        project: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
+        project: PathLike | None,
         *,
         name: str = "default",
         policy: Policy | None = None,
@@ -465,7 +507,7 @@ class Sandbox(Looking):
         self,
         command: Command,
         *,
-        working_dir: str | None = None,
+        working_dir: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         stdin: str | bytes | int | None = None,
         timeout: float | None = None,
@@ -476,9 +518,9 @@ class Sandbox(Looking):
         cancel_fd: int | None = None,
         network: bool = False,
         hosts: Sequence[str] = (),
-        readable: Sequence[str] = (),
-        reveal: Sequence[str] = (),
-        roots: Sequence[str] = (),
+        readable: Sequence[PathLike] = (),
+        reveal: Sequence[PathLike] = (),
+        roots: Sequence[PathLike] = (),
         unsandboxed: bool = False,
         approver: Who = None,
         cwd: str | None = None,
@@ -593,7 +635,7 @@ class Sandbox(Looking):
         self,
         command: Command,
         *,
-        working_dir: str | None = None,
+        working_dir: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         hosts: Sequence[str] = (),
         readable: Sequence[str] = (),
@@ -625,17 +667,17 @@ class Sandbox(Looking):
         """
         return self._make_live(is_isolated=False)
 
-    async def arun(self, command: Command, **options: object) -> RunResult:
+    async def arun(self, command: Command, **options: Unpack[RunOptionsWithEvents]) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
         return await aio.run_in_thread(self.run, command, options)
 
-    def stream(self, command: Command, **options: object) -> AsyncIterator[Event | RunResult]:
+    def stream(self, command: Command, **options: Unpack[RunOptions]) -> AsyncIterator[Event | RunResult]:
         """Yield events while a command runs, and its RunResult last."""
         return aio.stream_from_thread(self.run, command, options)
 
     def apply(
         self,
-        selection: Selection | Sequence[str | bytes] = (),
+        selection: Selection | PathLike | Sequence[PathLike] = (),
         *,
         reviewed: ChangeSet | None = None,
         run: str | int | None = None,
@@ -646,7 +688,7 @@ class Sandbox(Looking):
         """Apply what is held, or a part of it, to the project; what is not applied stays held.
 
         Args:
-            selection: Paths, or a Selection; empty for everything.
+            selection: A path, several, or a Selection; empty for everything.
             reviewed: The changes that were looked at; anything else is left alone.
             run: Only what this run changed.
             asked_by: Who wants it, for the record. For anybody but `person` the approver is asked about held files.
@@ -690,9 +732,11 @@ class Sandbox(Looking):
         return self._operate(lambda: history.undo_operation(self._project, operation, asked_by, cancel_fd))
 
     def undo_session(
-        self, session: str | None = None, *, to: int | None = None, asked_by: str = "person"
+        self, session: str | None = None, *, to: int | None = None, asked_by: str = "person", dry_run: bool = False
     ) -> tuple[Operation, ...]:
         """Undo what a session changed, by default the last one; with `to`, what it changed after that operation.
+
+        With `dry_run` nothing is changed: `paths` and `left` of what is returned say what would be.
 
         Returns:
             What was done, the newest first; what others have changed since is left, and named in `left`.
@@ -701,16 +745,28 @@ class Sandbox(Looking):
             UsageError: there is no such session, or nothing to undo.
         """
         apply.preload(self._project.roots)
+        if dry_run:
+            return sessions.undo_session(self._project, session, to, asked_by, is_dry=True)
         done = sessions.undo_session(self._project, session, to, asked_by)
         return tuple(record_operation(self._project.store, one, self._on_change) for one in done)
 
-    def note_edit(self, call: str, paths: Sequence[bytes]) -> None:
+    def redo_session(self, session: str | None = None, *, asked_by: str = "person") -> tuple[Operation, ...]:
+        """Redo what was undone of a session, by default of the last one; return what was done, the oldest first.
+
+        Raises:
+            UsageError: there is no such session, or nothing of it is undone.
+        """
+        apply.preload(self._project.roots)
+        done = sessions.redo_session(self._project, session, asked_by)
+        return tuple(record_operation(self._project.store, one, self._on_change) for one in done)
+
+    def note_edit(self, call: str, paths: Sequence[PathLike]) -> None:
         """Remember what is at some paths before another program changes them; `call` names that change.
 
         Raises:
             UsageError: something can't be read.
         """
-        sessions.note_files(self._project, call, paths)
+        sessions.note_files(self._project, call, [os.fsencode(path) for path in paths])
 
     def record_edit(self, call: str, *, asked_by: str) -> Operation | None:
         """Record as an operation what that program has changed there; None where that is nothing.
@@ -733,16 +789,17 @@ class Sandbox(Looking):
         """
         return self._operate(lambda: history.redo_operation(self._project, operation, asked_by))
 
-    def restore(self, path: str | bytes, backup: str | None = None, *, asked_by: str = "person") -> Operation:
+    def restore(self, path: PathLike, backup: str | None = None, *, asked_by: str = "person") -> Operation:
         """Put a displaced version of a file back, by default the newest; as an operation, so it can be undone.
 
         Raises:
             UsageError: there is no such backup.
         """
-        raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-        return self._operate(lambda: history.restore_path(self._project, raw, backup, asked_by))
+        return self._operate(lambda: history.restore_path(self._project, os.fsencode(path), backup, asked_by))
 
-    def discard(self, selection: Selection | Sequence[str | bytes] = (), *, asked_by: str = "person") -> Operation:
+    def discard(
+        self, selection: Selection | PathLike | Sequence[PathLike] = (), *, asked_by: str = "person"
+    ) -> Operation:
         """Discard what is held, or a part of it; as an operation, so it can be undone.
 
         Returns:
@@ -770,13 +827,19 @@ class Sandbox(Looking):
 
     def close(self) -> None:
         """Let go of the store. What is held stays held; what was dropped is removed when this returns."""
+        if isinstance(self._project.store, _Closed):
+            return
         if self._reused is not None:
             self._reused.close()
         wait_until_clean()
         self._project.store.close()
+        self._project = self._project.replace(store=_Closed())
 
     def __enter__(self) -> Self:
         return self
+
+    def __repr__(self) -> str:
+        return f"Sandbox({self.directory!r}, name={self.name!r})"
 
     def __exit__(self, *_rest: object) -> None:
         self.close()

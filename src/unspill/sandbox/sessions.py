@@ -14,7 +14,7 @@ from unspill.apply.edits import note_edit, record_edit
 from unspill.errors import ApplyFailed, UsageError
 from unspill.model.operation import reversals_of
 from unspill.record import Record
-from unspill.sandbox.history import done_in, undo_operation
+from unspill.sandbox.history import done_in, get_operation, redo_operation, steps_of, undo_operation
 from unspill.sandbox.scan import end_interrupted
 
 TYPE_CHECKING = False
@@ -90,11 +90,13 @@ def find_session(project: Project, word: str | None = None) -> Session:
     return _load(project, done_in(project), names[0], *times[names[0]])
 
 
-def undo_session(project: Project, word: str | None, to: int | None, asked_by: str) -> tuple[Operation, ...]:
+def undo_session(
+    project: Project, word: str | None, to: int | None, asked_by: str, *, is_dry: bool = False
+) -> tuple[Operation, ...]:
     """Undo what a session changed, or what it changed after operation `to`; return what was done, the newest first.
 
     By default it is the last one that changed something. What somebody else has changed since is left, and named by the
-    operation that left it.
+    operation that left it. If `is_dry`, only say what would be done.
 
     Raises:
         UsageError: there is no such session, or nothing to undo.
@@ -108,7 +110,40 @@ def undo_session(project: Project, word: str | None, to: int | None, asked_by: s
         raise UsageError(
             f"nothing of session {session.name} is left to undo", remedy="Name another one: see `unspill sessions`."
         )
+    if is_dry:
+        return _planned(project, [one.number for one in reversed(wanted)], asked_by)
     return tuple(undo_operation(project, one.number, asked_by) for one in reversed(wanted))
+
+
+def _planned(project: Project, numbers: Sequence[int], asked_by: str) -> tuple[Operation, ...]:
+    """Return what undoing operations would do, one after the other.
+
+    Each is looked at as things are now: that a later one of them changed the same path is not said to be in its way.
+    """
+    found: list[Operation] = []
+    known: set[tuple[bytes, bytes]] = set()
+    for number in numbers:
+        one = undo_operation(project, number, asked_by, is_dry=True)
+        own = {(one.roots[left.root], left.path) for left in one.left}
+        paths = tuple(dict.fromkeys([*one.paths, *(os.path.join(*at) for at in own & known)]))
+        kept = tuple(left for left in one.left if (one.roots[left.root], left.path) not in known)
+        found.append(one.replace(left=kept, paths=paths, changed=len(paths)))
+        steps = steps_of(project, get_operation(project, number))
+        known |= {(one.roots[step.root], step.path) for step in steps}
+    return tuple(found)
+
+
+def redo_session(project: Project, word: str | None, asked_by: str) -> tuple[Operation, ...]:
+    """Redo what was undone of a session, the oldest first; return what was done.
+
+    Raises:
+        UsageError: there is no such session, or nothing of it is undone.
+    """
+    end_interrupted(project.store)
+    session = find_session(project, word)
+    if not session.undone:
+        raise UsageError(f"nothing of session {session.name} was undone", remedy=_SEE)
+    return tuple(redo_operation(project, number, asked_by) for number in sorted(session.undone))
 
 
 def note_files(project: Project, call: str, paths: Sequence[bytes]) -> None:

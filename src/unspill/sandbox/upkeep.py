@@ -34,6 +34,7 @@ from unspill.layers.trees import empty_tree, remove_tree
 from unspill.model.operation import OperationId
 from unspill.model.policy import DAY_NS
 from unspill.model.run import RunId, SandboxId
+from unspill.progress import COUNT
 from unspill.record import Record
 from unspill.sandbox.history import catch_up, judge_files
 from unspill.sandbox.project import find_own_locations, find_own_policy, with_held_roots
@@ -41,7 +42,6 @@ from unspill.sandbox.review import changes_of
 from unspill.store.connection import is_id
 from unspill.store.copies import copied_ns, make_copy, put_back, remove_older
 from unspill.store.db import Store, check_state_dir, list_aside
-from unspill.store.projects import ProjectTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -270,7 +270,9 @@ def _prune(
         catch_up(store, project)
     pruned = Pruned(runs=runs, bytes=spilled)
     is_complete = True
+    COUNT.begin("Deleting", len(going), "operation")
     for family in going:
+        COUNT.done += 1
         gone = _with_family(pruned, store, family)
         is_late = deadline is not None and time.monotonic() > deadline
         if not dry_run and (is_late or not remove_family(store, family)):
@@ -409,7 +411,7 @@ def list_sandboxes(project: Project) -> tuple[SandboxUsage, ...]:
 
 def _usage(project: Project) -> SandboxUsage:
     store, row = project.store, project.row
-    runs, last_ns = ProjectTable(store.transaction).tally(row.id)
+    runs, last_ns = store.projects.tally(row.id)
     held = held_by(store, row)
     try:
         paths = len(set(changes_of(with_held_roots(project), None).paths())) if held.layers else 0

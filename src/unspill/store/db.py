@@ -57,9 +57,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
 
-    from unspill.store import permissions
+    from unspill.store import permissions, projects
 else:
     permissions = lazy_module("unspill.store.permissions")  # lazy: approvals
+    projects = lazy_module("unspill.store.projects")  # lazy: upkeep
 
 
 PARTS = (
@@ -262,7 +263,7 @@ class Store:
     def session(self, name: str) -> None:
         self.transaction.session = name
 
-    # A run that needs no permission must not pay for the module of these three
+    # A plain run must not pay for the modules of these
 
     @property
     def grants(self) -> permissions.GrantTable:
@@ -278,6 +279,11 @@ class Store:
     def shown(self) -> permissions.ShownTable:
         """The table of what was shown on a terminal."""
         return permissions.ShownTable(self.transaction)
+
+    @property
+    def projects(self) -> projects.ProjectTable:
+        """What all tables know of a project."""
+        return projects.ProjectTable(self.transaction)
 
     @classmethod
     def open(cls, state: bytes) -> Self:

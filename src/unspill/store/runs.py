@@ -45,7 +45,7 @@ from unspill.store.connection import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import json
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from unspill.model.policy import After
@@ -113,6 +113,15 @@ class UnfinishedRun(Record):
     keeps: bool = True
     layer_bytes: int | None = None
     layer_entries: int | None = None
+
+
+class RunMoment(Record):
+    """When one run was, and in short how it went: what is cheap to read of very many."""
+
+    started_ns: int
+    is_over: bool
+    is_well: bool
+    changed: int
 
 
 class RunTable(Table):
@@ -214,6 +223,38 @@ class RunTable(Table):
         )
         return tuple(map(_to_run, self._db.rows(sql, (session, project))))
 
+    def moments(
+        self, sandboxes: Sequence[SandboxId], session: str, *, but: Iterable[bytes] = ()
+    ) -> tuple[RunMoment, ...]:
+        """Return when the runs of some sandboxes were, the oldest first; `session` is empty for all.
+
+        Without those whose words begin like one of `but`.
+        """
+        rows = self._of(
+            "started_ns, ended_ns IS NOT NULL, outcome = 'exited' AND outcome_number = 0, changed",
+            *(sandboxes, session, but, "started_ns"),
+        )
+        return tuple(
+            RunMoment(started_ns=as_int(at), is_over=bool(over), is_well=bool(well), changed=as_int(changed))
+            for at, over, well, changed in rows
+        )
+
+    def brief(
+        self, sandboxes: Sequence[SandboxId], session: str, count: int, *, but: Iterable[bytes] = ()
+    ) -> tuple[Run, ...]:
+        """Return the last runs of some sandboxes, the newest first, without what they printed; else as `moments`."""
+        columns = _COLUMNS.replace("stdout_head, stdout_tail, stderr_head, stderr_tail", "x'', x'', x'', x''")
+        return tuple(map(_to_run, self._of(columns, sandboxes, session, but, f"started_ns DESC LIMIT {count:d}")))
+
+    def _of(
+        self, columns: str, sandboxes: Sequence[SandboxId], session: str, but: Iterable[bytes], order: str
+    ) -> Sequence[Row]:
+        cells = [cell for beginning in but for cell in (len(beginning), beginning)]
+        others = " AND substr(argv, 1, ?) != ?" * (len(cells) // 2)
+        which = f"sandbox IN ({', '.join('?' * len(sandboxes))}) AND (session = ? OR ? = '')"
+        sql = f"SELECT {columns} FROM runs WHERE {which}{others} ORDER BY {order}"
+        return self._db.rows(sql, (*sandboxes, session, session, *cells))
+
     def count(self, sandbox: SandboxId, beginning: bytes, *, since: int = 0) -> int:
         """Return how many runs of a sandbox, from a number on, have words that begin like this; NUL is between them."""
         sql = "SELECT count(*) FROM runs WHERE sandbox = ? AND number >= ? AND substr(argv, 1, ?) = ?"
@@ -308,6 +349,19 @@ class TrafficTable(Table):
             ),
         )
 
+    def of_runs(self, sandboxes: Sequence[SandboxId], session: str) -> Iterator[Traffic]:
+        """Yield what the runs of some sandboxes had, the oldest first; `session` is empty for all.
+
+        Raises:
+            StoreDamaged: a row is none of ours.
+        """
+        rows = self._db.rows(
+            "SELECT run, connections, denials, ports, left_out FROM traffic JOIN runs ON runs.id = traffic.run"
+            f" WHERE sandbox IN ({', '.join('?' * len(sandboxes))}) AND (session = ? OR ? = '') ORDER BY started_ns",
+            (*sandboxes, session, session),
+        )
+        return (_to_traffic(as_id(run), *cells) for run, *cells in rows)
+
     def find(self, run: RunId) -> Traffic | None:
         """Return what a run had, None for one that had no way out.
 
@@ -315,18 +369,7 @@ class TrafficTable(Table):
             StoreDamaged: the row is none of ours.
         """
         rows = self._db.rows("SELECT connections, denials, ports, left_out FROM traffic WHERE run = ?", (run,))
-        if not rows:
-            return None
-        connections, denials, ports, left_out = rows[0]
-        try:
-            return Traffic(
-                connections=tuple(Connection(**fields) for fields in _from_text(as_text(connections))),
-                denials=tuple(Denial(**fields) for fields in _from_text(as_text(denials))),
-                ports=tuple(PortTraffic(**fields) for fields in _from_text(as_text(ports))),
-                left_out=as_int(left_out),
-            )
-        except (TypeError, ValueError) as error:
-            raise StoreDamaged(f"The network record of run {run} can't be read: {error}") from None
+        return _to_traffic(run, *rows[0]) if rows else None
 
 
 def shorten(output: Output) -> Output:
@@ -417,6 +460,18 @@ def _to_output(head: Cell, tail: Cell, left_out: Cell, file: Cell) -> Output:
         left_out=as_int(left_out),
         file=None if file is None else as_blob(file),
     )
+
+
+def _to_traffic(run: str, connections: Cell, denials: Cell, ports: Cell, left_out: Cell) -> Traffic:
+    try:
+        return Traffic(
+            connections=tuple(Connection(**fields) for fields in _from_text(as_text(connections))),
+            denials=tuple(Denial(**fields) for fields in _from_text(as_text(denials))),
+            ports=tuple(PortTraffic(**fields) for fields in _from_text(as_text(ports))),
+            left_out=as_int(left_out),
+        )
+    except (TypeError, ValueError) as error:
+        raise StoreDamaged(f"The network record of run {run} can't be read: {error}") from None
 
 
 def _to_unfinished(row: Row) -> UnfinishedRun:

@@ -195,7 +195,7 @@ class PastSource:
 
 def read_detail(change: Change, reader: Reader) -> tuple[Detail, Texts | None]:
     """Return what there is to see of a change, and both its texts, if it has them."""
-    told = describe(change, reader, MAX_FILE_BYTES)
+    told = describe(change, reader, MAX_FILE_BYTES, quote(change.path))
     if told.texts is None:
         return Detail(notes=told.lines, is_whole=told.is_whole), None
     lines = []

@@ -719,7 +719,7 @@ WANTED = [(b"d", 0), (b"d/a", 0o644), (b"d/e", 0), (b"d/e/b", 0o644)]
 
 
 def modes_told(changes: ChangeSet) -> list[tuple[bytes, int]]:
-    return [(change.path, change.entry.mode) for change in changes]
+    return [(change.path, change.entry.mode) for change in changes if change.entry is not None]
 
 
 def test_what_a_killed_scan_left_open_is_told_rightly_and_closed_again(stack: Stack) -> None:

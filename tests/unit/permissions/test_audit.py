@@ -97,6 +97,12 @@ def test_what_was_written_is_read_back_in_order(directory: bytes) -> None:
     assert all(line.decode("ascii").isprintable() for line in content(directory).splitlines())
 
 
+def test_events_of_a_session_name_it(directory: bytes) -> None:
+    Audit(directory, session="s" * 300).append({"kind": "x"})
+    Audit(directory).append({"kind": "x"})
+    assert [event.get("session") for event in Audit(directory).events()] == ["s" * 200, None]
+
+
 def test_it_is_for_the_owner_alone_whatever_the_umask(directory: bytes) -> None:
     before = os.umask(0)
     try:

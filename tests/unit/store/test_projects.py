@@ -9,7 +9,6 @@ from unspill.policy.paths import moved
 from unspill.store.connection import new_id
 from unspill.store.db import Store
 from unspill.store.layers import LayerRow, SandboxRow
-from unspill.store.projects import ProjectTable
 from unspill.store.runs import Owner
 
 OLD, NEW, NEAR = b"/home/ada/old", b"/home/ada/new", b"/home/ada/older"
@@ -39,7 +38,7 @@ def add_operation(store: Store, sandbox: SandboxRow, *roots: bytes) -> Operation
 
 
 def move(store: Store, joined: str = "") -> None:
-    ProjectTable(store.transaction).move(OLD, NEW, 7, 8, joined)
+    store.projects.move(OLD, NEW, 7, 8, joined)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_rows_of_a_project_are_at_its_new_path_and_those_of_others_stay(store: S
     assert [row.root for row in store.layers.sealed(near.id)] == [OLD]
     assert [row.root for row in store.files.of_project(NEW)] == [NEW]
     assert [row.root for row in store.files.of_project(NEAR)] == [OLD]
-    assert ProjectTable(store.transaction).all() == (NEW, NEAR)
+    assert store.projects.all() == (NEW, NEAR)
 
 
 @pytest.mark.parametrize(("before", "since"), [(1, 3), (3, 1), (2, 2)])
@@ -120,7 +119,7 @@ def test_a_project_that_is_forgotten_takes_its_rows_along_but_what_is_known_of_i
         store.files.put(row.project, row.project, b"file", 1, is_deleted=False)
         store.facts.put(f"tracked secrets of {row.id}", "")
         store.facts.put(f"claims about {row.project.hex()}", "one")
-    ProjectTable(store.transaction).forget(OLD)
+    store.projects.forget(OLD)
     assert store.sandboxes.all() == (near,)
     assert store.files.projects() == (NEAR,)
     assert store.facts.starting_with("tracked secrets of ") == {near.id: ""}

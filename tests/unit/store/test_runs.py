@@ -339,3 +339,33 @@ def test_a_store_from_before_gets_the_table(state: bytes, monkeypatch: pytest.Mo
         assert store.traffic.find(RUN) is None
         store.traffic.put(RUN, Traffic(left_out=3))
         assert store.traffic.find(RUN) == Traffic(left_out=3)
+
+
+def test_very_many_runs_are_read_in_brief_by_sandbox_and_session(store: Store) -> None:
+    rows = [store.sandboxes.get_or_create(b"/p", name, 1, 2) for name in ("one", "two", "three")]
+    for number, (row, session) in enumerate([(rows[0], ""), (rows[1], "s"), (rows[0], "s"), (rows[2], "s")]):
+        store.session = session
+        words = (b"look" if number == 1 else b"do", b"x")
+        run = store.runs.start(row.id, argv=words, cwd=b"/", started_ns=number, owner=OWNER)
+        if number < 2:
+            store.runs.end(
+                run.replace(ended_ns=9, outcome=Exited(code=number), stdout=Output(head=b"o"), changed=number)
+            )
+        made = Connection(
+            host=f"h{number}", port=1, address="", up=0, down=0, started_ns=0, ended_ns=None, verdict="allowed"
+        )
+        store.traffic.put(run.id, Traffic(connections=(made,)))
+    chosen = [row.id for row in rows[:2]]
+    moments = store.runs.moments(chosen, "")
+    assert [(one.started_ns, one.is_over, one.is_well, one.changed) for one in moments] == [
+        (0, True, True, 0),
+        (1, True, False, 1),
+        (2, False, False, 0),
+    ]
+    assert [one.started_ns for one in store.runs.moments(chosen, "s", but=[b"look"])] == [2]
+    brief = store.runs.brief(chosen, "", 2)
+    assert [(run.started_ns, run.stdout) for run in brief] == [(2, Output()), (1, Output())]
+    assert store.runs.brief(chosen, "s", 9, but=[b"look"]) == brief[:1]
+    assert [one.connections[0].host for one in store.traffic.of_runs(chosen, "")] == ["h0", "h1", "h2"]
+    assert [one.connections[0].host for one in store.traffic.of_runs(chosen, "s")] == ["h1", "h2"]
+    assert store.runs.moments([], "") == ()
