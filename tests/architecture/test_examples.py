@@ -35,7 +35,7 @@ def test_every_extra_for_agents_has_an_example() -> None:
     used = {module.partition(".")[0] for source in examples().values() for module in imported(source)}
     modules = {"mcp": "mcp", "deepagents": "deepagents", "openai-agents": "agents"}
     modules |= {"pydantic-ai": "pydantic_ai", "inspect-ai": "inspect_ai"}
-    assert set(modules) == set(extras) - {"dev", "docs"}
+    assert set(modules) == set(extras) - {"dev", "docs", "tui"}
     assert set(modules.values()) <= used
 
 

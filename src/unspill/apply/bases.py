@@ -11,7 +11,7 @@ import os
 import zlib
 
 from unspill.changes.diff import is_binary
-from unspill.changes.merge import LARGEST_TEXT
+from unspill.changes.merge import LARGEST_TEXT, digest_of_merge
 from unspill.host.dirfd import Beneath, read_unchanged
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Protocol
 
-    from unspill.model.change import Change, Side
+    from unspill.model.change import Change, Resolution, Side
     from unspill.model.run import LayerId, Stack
     from unspill.store.db import Store
 
@@ -40,10 +40,23 @@ _MERGED = "m"
 class Bases:
     """The texts of one root that runs have seen, and what becomes of lines that the person has changed as well."""
 
-    def __init__(self, find: Callable[[bytes], bytes | None], sides: Mapping[bytes, Side]) -> None:
+    def __init__(
+        self,
+        find: Callable[[bytes], bytes | None],
+        sides: Mapping[bytes, Side],
+        resolutions: Mapping[bytes, Resolution] | None = None,
+    ) -> None:
         """`find` returns the text at a path, None where nobody knows it; `sides` has a path for all below it."""
         self.find = find
         self._sides = sides
+        self._resolutions = resolutions or {}
+
+    def resolve(self, path: bytes, texts: tuple[bytes, bytes, bytes], clashes: int) -> Side | tuple[Side, ...] | None:
+        """Return whose lines count in each conflict between three texts, or in all; None where nobody said so."""
+        found = self._resolutions.get(path)
+        if found is None:
+            return self.side_of(path)
+        return found.sides if found.digest == digest_of_merge(*texts) and len(found.sides) == clashes else None
 
     def side_of(self, path: bytes) -> Side | None:
         """Return whose lines count in a file, where somebody said so; the nearest word for it."""

@@ -83,6 +83,7 @@ _RESOLVED: dict[Side, str] = {
     "theirs": "; the run's lines were taken where both changed them",
     "markers": "; both versions of a line are between <<<<<<< and >>>>>>>",
 }
+_CHOSEN = "; where both changed a line, you chose"
 _STALE = "it changed after the review"
 _NO_BACKUP = "the backup no longer has the old version"
 _DAMAGED = "the backup was changed"
@@ -643,7 +644,7 @@ class RootDraft:
             return False
         merge = merge_texts(*texts)
         assert self._bases is not None
-        side = self._bases.side_of(path)
+        side = None if merge is None else self._bases.resolve(path, texts, len(merge.clashes))
         if merge is None or (merge.clashes and side is None):
             self._skip(path, "conflict", _EDITED if merge is None else f"{SAME_LINES}: {merge.where()}")
             return False
@@ -652,7 +653,8 @@ class RootDraft:
             return False  # the person has done the same
         self._contents[path] = merged
         self.merged[path] = texts[0]
-        self._draft.note(path, "merged with your edits" + (_RESOLVED[side] if merge.clashes and side else ""))
+        how = "" if not merge.clashes or side is None else _RESOLVED[side] if isinstance(side, str) else _CHOSEN
+        self._draft.note(path, "merged with your edits" + how)
         return True
 
     def _texts(self, change: Change, found: os.stat_result) -> tuple[bytes, bytes, bytes] | None:

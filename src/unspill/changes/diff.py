@@ -82,7 +82,7 @@ def diff_lines(
                     lines += painted(found, colour=colour)
                 if len(lines) > max_lines:
                     rest = len(part.changes) - at - 1
-                    return [*lines[:max_lines], _left_out(len(lines) - max_lines, rest)]
+                    return [*lines[:max_lines], left_out(len(lines) - max_lines, rest)]
                 if is_whole and seen is not None:
                     seen.add((part.root, change.path))
     return lines
@@ -104,60 +104,100 @@ def painted(lines: list[str], *, colour: bool) -> list[str]:
     return coloured
 
 
-class Hunk(Record):
-    """One place in which two texts differ, without the lines around it: `removed` gives way to `added`.
+class DiffLine(Record):
+    """One line of a hunk. `mark` is a space, `-` or `+`; `text` has its line feed, if it has one.
 
-    `line` is where it begins in the old text, counted from 1.
+    `number` counts the changed lines of the whole difference from 1, in the order in which it is shown; 0 for a line
+    that both sides have. `old` and `new` are where it is in either text, 0 where it is not.
     """
 
+    hunk: int
+    mark: str
+    text: bytes
     number: int
-    line: int
-    removed: tuple[bytes, ...]
-    added: tuple[bytes, ...]
+    old: int
+    new: int
 
 
-def numbered_hunks(old: bytes, new: bytes) -> tuple[Hunk, ...]:
-    """Return the hunks between two texts, counted from 1.
+def numbered_lines(old: bytes, new: bytes) -> Iterator[DiffLine]:
+    """Yield the lines of all hunks between two texts, with those around them.
 
     Raises:
         UsageError: one of them is not text.
     """
     before, after = _lines_of_texts(old, new)
-    return tuple(
-        Hunk(
-            number=number,
-            line=group[0][0] + 1,
-            removed=tuple(before[group[0][0] : group[-1][1]]),
-            added=tuple(after[group[0][2] : group[-1][3]]),
-        )
-        for number, group in enumerate(_grouped_edits(before, after), 1)
-    )
+    count = 0
+    for hunk, group in enumerate(_grouped_edits(before, after), 1):
+        at = max(0, group[0][0] - CONTEXT)
+        for start, end, new_start, new_end in group:
+            yield from _common(hunk, before, range(at, start), new_start - start)
+            for line in range(start, end):
+                count += 1
+                yield DiffLine(hunk=hunk, mark="-", text=before[line], number=count, old=line + 1, new=0)
+            for line in range(new_start, new_end):
+                count += 1
+                yield DiffLine(hunk=hunk, mark="+", text=after[line], number=count, old=0, new=line + 1)
+            at = end
+        yield from _common(hunk, before, range(at, min(len(before), at + CONTEXT)), group[-1][3] - at)
 
 
-def apply_hunks(old: bytes, new: bytes, numbers: Collection[int]) -> bytes:
-    """Return the old text with only these hunks of the new one.
+def _common(hunk: int, before: Sequence[bytes], lines: range, ahead: int) -> Iterator[DiffLine]:
+    for line in lines:
+        yield DiffLine(hunk=hunk, mark=" ", text=before[line], number=0, old=line + 1, new=line + ahead + 1)
+
+
+def apply_hunks(old: bytes, new: bytes, numbers: Collection[int], lines: Collection[int] = ()) -> bytes:
+    """Return the old text with only these hunks of the new one, and these lines, counted as `numbered_lines` does.
+
+    An added line takes the place of a removed one, in their order; what is more follows the last of them. Where no
+    line is removed, those that are added come after the old ones.
 
     Raises:
-        UsageError: one of them is not text, or there is no such hunk.
+        UsageError: one of them is not text, or there is no such hunk or line.
     """
     before, after = _lines_of_texts(old, new)
     groups = _grouped_edits(before, after)
-    unknown = sorted(set(numbers).difference(range(1, len(groups) + 1)))
+    _refuse_unknown("hunk", numbers, len(groups))
+    picked = frozenset(lines)
+    result: list[bytes] = []
+    at, count = 0, 0
+    for number, group in enumerate(groups, 1):
+        for start, end, new_start, new_end in group:
+            removed, added = before[start:end], after[new_start:new_end]
+            whole = range(count + 1, count + len(removed) + len(added) + 1)
+            chosen = whole if number in numbers else picked
+            gone = [count + line in chosen for line in range(1, len(removed) + 1)]
+            come = [text for line, text in enumerate(added, count + len(removed) + 1) if line in chosen]
+            result += [*before[at:start], *_picked(removed, gone, come)]
+            at, count = end, whole.stop - 1
+    _refuse_unknown("changed line", lines, count)
+    result += before[at:]
+    # A line without a line feed is the last one on its side, and need not be here
+    return b"".join([*map(with_line_feed, result[:-1]), *result[-1:]])
+
+
+def _picked(removed: Sequence[bytes], gone: Sequence[bool], come: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield what becomes of some lines of which those that are `gone` make room for those that `come`."""
+    last = max((at for at, is_gone in enumerate(gone) if is_gone), default=len(gone) - 1)
+    waiting = list(come)
+    for at, (line, is_gone) in enumerate(zip(removed, gone, strict=True)):
+        if not is_gone:
+            yield line
+        elif waiting:
+            yield waiting.pop(0)
+        if at == last:
+            yield from waiting
+    if not removed:
+        yield from waiting
+
+
+def _refuse_unknown(what: str, numbers: Collection[int], most: int) -> None:
+    unknown = sorted(set(numbers).difference(range(1, most + 1)))
     if unknown:
         raise UsageError(
-            f"there is no hunk {unknown[0]}: this file has hunks 1 to {len(groups)}",
+            f"there is no {what} {unknown[0]}: this file has {what}s 1 to {most}",
             remedy="See `unspill diff` for the numbers.",
         )
-    result: list[bytes] = []
-    at = 0
-    # A line without a line feed is the last one on its side, and so is the edit that has it: none ends up in between.
-    for number, group in enumerate(groups, 1):
-        if number in numbers:
-            for start, end, new_start, new_end in group:
-                result += before[at:start]
-                result += after[new_start:new_end]
-                at = end
-    return b"".join([*result, *before[at:]])
 
 
 def hunks(old: bytes, new: bytes, *, columns: int = COLUMNS, token: str = "") -> Iterator[str]:
@@ -188,6 +228,30 @@ def _whole_diff(
         token: Says what names the hunks between two texts.
         name: What its heading calls it. The lines that `patch` reads name it as seen from its root.
     """
+    told = describe(change, reader, max_file_bytes, name)
+    lines = list(told.lines)
+    if told.texts is None:
+        return lines, told.is_whole
+    body = list(hunks(*told.texts, columns=columns, token=token(told.texts)))
+    is_whole = not any(is_cut(line, columns) for text in told.texts for line in split_lines(text))
+    return lines + ([*told.heading, *body] if body else ["(empty)"]), is_whole
+
+
+class Described(Record):
+    """What is told of a change: a line with its name, what else there is to say, and both texts where it has them.
+
+    `heading` stands above the hunks between them. Without texts, `is_whole` says whether the lines are all of it: a
+    binary or large file is only told of.
+    """
+
+    lines: tuple[str, ...]
+    texts: tuple[bytes, bytes] | None = None
+    heading: tuple[str, ...] = ()
+    is_whole: bool = True
+
+
+def describe(change: Change, reader: Reader, max_file_bytes: int, name: str) -> Described:
+    """Return what is told of a change under a name, and its texts; those of a larger file are not read."""
     notes = remarks(change)
     entry = change.entry
     if entry is not None and entry.kind == "file" and change.base_kind is None and entry.mode & 0o111 and not notes:
@@ -202,13 +266,11 @@ def _whole_diff(
     if (has_old or has_new) and (change.kind != "metadata" or change.unreadable):
         told, texts = _texts(change, reader, max_file_bytes, has_old=has_old, has_new=has_new)
         if texts is None:
-            return lines + told, False
-        body = list(hunks(*texts, columns=columns, token=token(texts)))
-        is_whole = not any(is_cut(line, columns) for text in texts for line in split_lines(text))
-        return lines + (told + body if body else ["(empty)"]), is_whole
+            return Described(lines=(*lines, *told), is_whole=False)
+        return Described(lines=tuple(lines), texts=texts, heading=tuple(told))
     if change.kind == "deleted" and change.base_kind == "dir":
         lines.append("(with everything in it)")
-    return lines, True
+    return Described(lines=tuple(lines))
 
 
 def _texts(
@@ -243,7 +305,8 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _left_out(lines: int, changes: int) -> str:
+def left_out(lines: int, changes: int) -> str:
+    """Return the line that stands for what is not shown."""
     rest = f" and {changes} more changes" if changes else ""
     return f"... cut here: {lines} more lines{rest}"
 
@@ -261,6 +324,11 @@ def is_binary(content: bytes) -> bool:
     start = content[:SNIFFED].decode("utf-8", "surrogateescape")
     odd = sum(not character.isprintable() and character not in "\t\n\r\f" for character in start)
     return odd * 3 > len(start)
+
+
+def with_line_feed(line: bytes) -> bytes:
+    """Return a line that another one can follow."""
+    return line if line.endswith(b"\n") else line + b"\n"
 
 
 def split_lines(text: bytes) -> list[bytes]:

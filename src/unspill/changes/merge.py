@@ -10,7 +10,9 @@ edit from its first to its last difference, and whatever the other side did ther
 
 from __future__ import annotations
 
-from unspill.changes.diff import is_binary, line_edits, split_lines
+from hashlib import blake2b
+
+from unspill.changes.diff import is_binary, line_edits, split_lines, with_line_feed
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -45,9 +47,10 @@ class Merge(Record):
         """What is in conflict."""
         return tuple(part for part in self.parts if isinstance(part, Clash))
 
-    def text(self, side: Side = "markers") -> bytes:
-        """Return the whole text, with one side of each clash, or both between marks."""
-        found = (_of_side(part, side) if isinstance(part, Clash) else part for part in self.parts)
+    def text(self, side: Side | Sequence[Side] = "markers") -> bytes:
+        """Return the whole text, with one side of each clash, or both between marks; the same for all, or by clash."""
+        sides = iter([side] * len(self.clashes) if isinstance(side, str) else side)
+        found = (_of_side(part, next(sides)) if isinstance(part, Clash) else part for part in self.parts)
         return b"".join(line for lines in found for line in lines)
 
     def where(self) -> str:
@@ -67,15 +70,25 @@ def merge_texts(base: bytes, ours: bytes, theirs: bytes) -> Merge | None:
     return Merge(parts=tuple(_parts(old, mine, other)))
 
 
+def digest_of_merge(base: bytes, ours: bytes, theirs: bytes) -> str:
+    """Return what stands for three texts."""
+    digest = blake2b(b"merge %d %d " % (len(base), len(ours)), digest_size=32)
+    for text in (base, ours, theirs):
+        digest.update(text)
+    return digest.hexdigest()
+
+
 def _of_side(clash: Clash, side: Side) -> Sequence[bytes]:
     if side == "markers":
         # Those that git and editors know
-        return [b"<<<<<<< yours\n", *_whole(clash.ours), b"=======\n", *_whole(clash.theirs), b">>>>>>> the run's\n"]
+        return [
+            b"<<<<<<< yours\n",
+            *map(with_line_feed, clash.ours),
+            b"=======\n",
+            *map(with_line_feed, clash.theirs),
+            b">>>>>>> the run's\n",
+        ]
     return clash.ours if side == "ours" else clash.theirs
-
-
-def _whole(lines: Sequence[bytes]) -> Iterator[bytes]:
-    return (line if line.endswith(b"\n") else line + b"\n" for line in lines)
 
 
 def _parts(base: Lines, ours: Lines, theirs: Lines) -> Iterator[Lines | Clash]:

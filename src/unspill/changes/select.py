@@ -78,14 +78,19 @@ def with_parents(changes: ChangeSet, chosen: Chosen) -> Chosen:
     for part in changes.roots:
         paths = chosen.get(part.root, set())
         made = {change.path for change in part.changes if change.kind in ("added", "replaced")}
-        needed: set[bytes] = set()
-        for path in paths if made else ():
-            above = path.rpartition(b"/")[0]
-            while above and above not in needed:
-                needed.add(above)
-                above = above.rpartition(b"/")[0]
-        result[part.root] = paths | needed & made
+        result[part.root] = paths | ancestors(paths if made else ()) & made
     return result
+
+
+def ancestors(paths: Iterable[bytes]) -> set[bytes]:
+    """Return every directory above the paths."""
+    found: set[bytes] = set()
+    for path in paths:
+        above = path.rpartition(b"/")[0]
+        while above and above not in found:
+            found.add(above)
+            above = above.rpartition(b"/")[0]
+    return found
 
 
 class Glob:
@@ -169,7 +174,8 @@ def _choose_paths(changes: ChangeSet, given: tuple[bytes, ...], chosen: Chosen, 
         chosen[part.root] |= found.keys()
         # One that lies below another has its changes taken by the nearer one.
         nearest = set(found.values())
-        used |= {name for top, name in tops.items() if any(_is_at_or_below(path, top) for path in nearest)}
+        named = nearest | ancestors(nearest) | ({b"."} if nearest else set())
+        used |= {name for top, name in tops.items() if top in named}
     for name in given:
         if name not in used:
             _refuse_part_of_another(changes, name, here)
@@ -186,10 +192,6 @@ def _top_of(path: bytes, tops: Container[bytes], known: dict[bytes, bytes | None
     for below in asked:
         known[below] = found
     return found
-
-
-def _is_at_or_below(path: bytes, top: bytes) -> bool:
-    return top in (b".", path) or path.startswith(top + b"/")
 
 
 def _refuse_part_of_another(changes: ChangeSet, given: bytes, here: bytes) -> None:

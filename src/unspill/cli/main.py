@@ -52,6 +52,7 @@ VERBS = {
     "sessions": ("history", "list the sessions of agents, to show or undo one at once"),
     "changes": ("review", "list held changes"),
     "diff": ("review", "show held changes, or those of an operation, line by line"),
+    "review": ("review", "look through held changes on a screen; pick, apply, discard, undo"),
     "apply": ("review", "apply held changes to the project"),
     "discard": ("review", "discard held changes; undo restores them"),
     "log": ("log", "list runs, and what became of their changes"),

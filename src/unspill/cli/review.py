@@ -141,6 +141,31 @@ def diff(arguments: Arguments) -> int:
 
 
 @verb(
+    "Look through held changes on a screen: pick files, hunks and lines, and apply or discard them.",
+    Option(name="--op", metavar="OP", values="operation", help="look at what this operation changed, and undo it: op5"),
+    SESSION.replace(help="look at what an agent's session changed, and undo it (default: the last one)"),
+    Option(name="--plain", help="no screen: ask about each hunk in turn"),
+    COLOR,
+    positional="[OP]",
+    most=1,
+    examples=("unspill review --help",),
+)
+def review(arguments: Arguments) -> int:
+    """Look through what is held, or what was done, and decide."""
+    if arguments.flag("--json") or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "`unspill review` needs a terminal",
+            remedy="Elsewhere: unspill diff, then unspill apply PATH, or unspill discard PATH",
+        )
+    sandbox = open_sandbox(arguments)
+    if arguments.words:
+        arguments.add("--op", operation_of(sandbox, arguments.words[0]).id)
+    from unspill.cli.prompt import run_review  # lazy: review
+
+    return run_review(arguments, sandbox)
+
+
+@verb(
     "Apply held changes to the project, all or those you choose. The rest stays held.",
     _GLOB,
     _HUNK,

@@ -103,14 +103,27 @@ class ChangeSet(Record):
 
 
 class Hunks(Record):
-    """Some hunks of one text file, counted from 1 as `diff` shows them.
+    """Some hunks of one text file, counted from 1 as `diff` shows them, and some `lines` of others.
 
+    Lines that are removed or added are counted from 1 through the whole file, as `diff` shows them.
     With a `digest`, those of the very texts that it was made of: where either side is another one now, none is applied.
     """
 
     path: bytes
     numbers: tuple[int, ...]
     digest: str = ""
+    lines: tuple[int, ...] = ()
+
+
+class Resolution(Record):
+    """What becomes of one file that both the person and a run have changed: a side for each conflict, in their order.
+
+    `digest` is that of the three texts that it was chosen for (`changes.merge`): for others it does not count.
+    """
+
+    path: bytes
+    sides: tuple[Side, ...]
+    digest: str
 
 
 class Consent(Record):
@@ -134,6 +147,7 @@ class Selection(Record):
     `included` are held paths that the caller consents to, whatever they have; `consents` are for one content each, and
     void where another is held now. `overwrite` are conflicts in which the run's entry shall win. `sides` say by path
     what becomes of lines that both the person and a run have changed; without a word such a file is a conflict.
+    `resolutions` say it for each of them.
     `here` is where the person stands, for what is told about paths.
     """
 
@@ -144,6 +158,7 @@ class Selection(Record):
     consents: tuple[Consent, ...] = ()
     overwrite: tuple[bytes, ...] = ()
     sides: tuple[tuple[bytes, Side], ...] = ()
+    resolutions: tuple[Resolution, ...] = ()
     here: bytes = b""
 
     @property

@@ -34,10 +34,10 @@ from unspill.apply.journal import (
 )
 from unspill.apply.operate import Task, operate
 from unspill.apply.recover import RolledBackEntries
-from unspill.changes.diff import apply_hunks, numbered_hunks
+from unspill.changes.diff import apply_hunks, numbered_lines
 from unspill.changes.merge import merge_texts
 from unspill.changes.scan import Reader
-from unspill.changes.select import rest, select, without
+from unspill.changes.select import ancestors, rest, select, without
 from unspill.errors import (
     ApplyFailed,
     DeniedError,
@@ -74,7 +74,6 @@ from unspill.sandbox.planning import RunSpec, get_places, make_plan
 from unspill.sandbox.result import Applied
 from unspill.sandbox.review import (
     ApplyRequest,
-    ancestors,
     choose,
     fold_changes,
     get_run,
@@ -407,7 +406,8 @@ class _Apply:
             return None if seen is None else self._partial.get(stack.live, {}).get(path, seen)
 
         sides = {name: side for path, side in selection.sides for name in _in_root(stack.live, (path,))}
-        return Bases(find, sides)
+        resolutions = {name: one for one in selection.resolutions for name in _in_root(stack.live, (one.path,))}
+        return Bases(find, sides, resolutions)
 
     def _draft_repositories(
         self, draft: Draft, dirs: OpenDirs, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
@@ -645,7 +645,7 @@ class _Discard:
             for stack, part, left in zip(stacks, changes.roots, kept.roots, strict=True)
             if len(left.changes) < len(part.changes) or any(root == stack.live for root, _path in self._texts)
         ]
-        self._older = {stack.live: self._marks(stack) for stack, _left in self._losing}
+        self._older = {stack.live: marks_of(project.store, stack) for stack, _left in self._losing}
 
     def run(self) -> Operation:
         taken = {layer.id for stack, _left in self._losing for layer in stack.sealed}
@@ -690,10 +690,6 @@ class _Discard:
         run = stack.sealed[-1].run
         return Residue(layer=layer, root=stack.live, run=run, mark_ns=mark, overrides=tuple(older.items()))
 
-    def _marks(self, stack: Stack) -> list[tuple[bytes, int, dict[bytes, int]]]:
-        marks = self._project.store.marks
-        return [(layer.upper, layer.mark.ctime_ns, marks.of(layer.id)) for layer in stack.sealed]
-
     def _write_texts(
         self, operation: OperationId, stack: Stack, remaining: Sequence[Change], sources: Mapping[bytes, bytes]
     ) -> dict[bytes, bytes]:
@@ -717,10 +713,11 @@ def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts,
     for some in hunks:
         file = read_partly_chosen(changes, some)
         old, new = file.old, file.new
-        apply_hunks(old, new, some.numbers)
-        stay = {hunk.number for hunk in numbered_hunks(old, new)}.difference(some.numbers)
+        apply_hunks(old, new, some.numbers, some.lines)
+        lines = [line for line in numbered_lines(old, new) if line.number]
+        stay = [line.number for line in lines if line.hunk not in some.numbers and line.number not in some.lines]
         if stay or {"mode", "xattrs"}.intersection(file.change.aspects):
-            texts[file.root, file.change.path] = apply_hunks(old, new, stay)
+            texts[file.root, file.change.path] = apply_hunks(old, new, (), stay)
             olds[file.root, file.change.path] = old
             partly.append(some)
     return texts, olds, partly
@@ -1118,6 +1115,11 @@ class PackIndexes:
         performed = perform(plan, project.means.facts, RunControl(run=run, spill_dir=self._top + b"/output"))
         if not isinstance(performed.outcome, Exited):
             raise OSError("git did not end by itself")
+
+
+def marks_of(store: Store, stack: Stack) -> list[tuple[bytes, int, dict[bytes, int]]]:
+    """Return of each sealed layer of a stack its upper directory, its mark, and the marks of single paths."""
+    return [(layer.upper, layer.mark.ctime_ns, store.marks.of(layer.id)) for layer in stack.sealed]
 
 
 def taken_layers(store: Store, sandbox: SandboxId) -> tuple[Taken, ...]:

@@ -43,8 +43,8 @@ from unspill.changes.diff import (
     MAX_FILE_BYTES,
     MAX_LINES,
     change_diff,
-    diff_lines,
     is_binary,
+    left_out,
     painted,
 )
 from unspill.changes.render import name_here
@@ -74,7 +74,7 @@ from unspill.store.operations import BackupRow
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Literal
+    from typing import Literal, Self
 
     from unspill.apply.draft import Draft
     from unspill.apply.journal import Journal, Taken
@@ -528,18 +528,48 @@ def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes],
     return lambda root, path: (root, path) in paths or (b".git" in path and (root, repository_of(path)) in tops)
 
 
+class PastOperation:
+    """What an operation changed, for as long as the context lasts, with readers of both sides of each file."""
+
+    def __init__(self, project: Project, operation: str | int) -> None:
+        """Find it.
+
+        Raises:
+            UsageError: there is no such operation, or its journal is not kept any more.
+        """
+        self.operation = get_operation(project, operation)
+        discarded = _discarded(project, self.operation)
+        self._trace: _Trace | None = None
+        self._below: dict[bytes, tuple[bytes, ...]] = {}
+        if discarded is not None:
+            self.changes, self._below = discarded
+        else:
+            self._trace = _Trace(project, self.operation)
+            parts = map(self._trace.part, range(len(self.operation.roots)))
+            self.changes = ChangeSet(roots=tuple(parts))
+
+    def reader(self, root: bytes) -> Reader:
+        """Return what opens files of a root before and after."""
+        if self._trace is None:
+            return Reader(root, self._below.get(root, ()))
+        return _Retraced(root, self.operation.roots.index(root), self._trace)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._trace is not None:
+            self._trace.__exit__(*details)
+
+
 def operation_changes(project: Project, operation: str | int) -> ChangeSet:
     """Return what an operation changed.
 
     Raises:
         UsageError: there is no such operation, or its journal is not kept any more.
     """
-    found = get_operation(project, operation)
-    discarded = _discarded(project, found)
-    if discarded is not None:
-        return discarded[0]
-    with _Trace(project, found) as trace:
-        return ChangeSet(roots=tuple(trace.part(index) for index in range(len(found.roots))))
+    with PastOperation(project, operation) as past:
+        return past.changes
 
 
 def operation_diff(
@@ -556,36 +586,23 @@ def operation_diff(
     Raises:
         UsageError: there is no such operation, or its journal is not kept any more.
     """
-    found = get_operation(project, operation)
     lines: list[str] = []
-    discarded = _discarded(project, found)
-    if discarded is not None:
-        changes, below = discarded
-        kept = [
-            part.replace(
-                changes=tuple(
-                    change
-                    for change in part.changes
-                    if (not paths or _is_below(change.path, part.root, paths))
-                    and not skip(part.root + b"/" + change.path)
-                )
-            )
-            for part in changes.roots
-        ]
-        lines = diff_lines(changes.replace(roots=tuple(kept)), below, colour=colour, here=here)
-        return "".join(line + "\n" for line in lines)
-    with _Trace(project, found) as trace:
-        for index, root in enumerate(found.roots):
-            part = trace.part(index)
-            with _Retraced(root, index, trace) as reader:
+    more = 0
+    with PastOperation(project, operation) as past:
+        for part in past.changes.roots:
+            with past.reader(part.root) as reader:
                 for change in part.changes:
-                    if change.is_mere_touch or (paths and not _is_below(change.path, root, paths)):
+                    if change.is_mere_touch or (paths and not _is_below(change.path, part.root, paths)):
                         continue
-                    if not skip(root + b"/" + change.path):
-                        name = name_here(root, change.path, here)
+                    if skip(part.root + b"/" + change.path):
+                        continue
+                    if len(lines) > MAX_LINES:
+                        more += 1
+                    else:
+                        name = name_here(part.root, change.path, here)
                         lines += painted(change_diff(change, reader, MAX_FILE_BYTES, name), colour=colour)
     if len(lines) > MAX_LINES:
-        lines = [*lines[:MAX_LINES], f"... cut here: {len(lines) - MAX_LINES} more lines"]
+        lines = [*lines[:MAX_LINES], left_out(len(lines) - MAX_LINES, more)]
     return "".join(line + "\n" for line in lines)
 
 

@@ -22,7 +22,7 @@ from unspill.changes.diff import (
 )
 from unspill.changes.render import summary_lines
 from unspill.changes.scan import Reader, find_renames, join, read_up_to, scan
-from unspill.changes.select import select, with_parents
+from unspill.changes.select import ancestors, select, with_parents
 from unspill.errors import DeniedError, UsageError
 from unspill.git.files import repository_of
 from unspill.layers.locks import lock_sandbox, upper_dir, work_dir
@@ -200,7 +200,7 @@ def layers_below(project: Project, run: str | int | None) -> dict[bytes, tuple[b
     return below
 
 
-def _is_same(reviewed: Change | None, change: Change) -> bool:
+def is_same(reviewed: Change | None, change: Change) -> bool:
     """Tell whether a change is the one that was reviewed.
 
     Not by the links of what it replaces: to keep what a repository is built on, unspill itself links to it meanwhile.
@@ -322,9 +322,11 @@ def choose(project: Project, stacks: tuple[Stack, ...], request: ApplyRequest) -
     return _Choosing(project, stacks, request).run()
 
 
-def find_held(project: Project, stacks: tuple[Stack, ...]) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
-    """Return all that stacks hold, and what of it needs consent."""
-    choosing = _Choosing(project, stacks, ApplyRequest())
+def find_held(
+    project: Project, stacks: tuple[Stack, ...], known: ChangeSet | None = None
+) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
+    """Return all that stacks hold, and what of it needs consent; what is `known` of them is not read again."""
+    choosing = _Choosing(project, stacks, ApplyRequest(reviewed=known))
     return choosing.changes, tuple(choosing.held_part(part.root) for part in choosing.changes.roots)
 
 
@@ -346,7 +348,7 @@ class _Choosing:
     def held_part(self, root: bytes) -> HeldPart:
         """Return what needs consent in a root."""
         if root not in self._held:
-            self._held[root] = HeldPart(self._whole(root), self._judge(root).held, self._repositories_of(root))
+            self._held[root] = HeldPart(self._whole(root), self._judge(root), self._repositories_of(root))
         return self._held[root]
 
     def run(self) -> HeldChoice:
@@ -402,7 +404,7 @@ class _Choosing:
         parts = []
         for part in self.changes.roots:
             seen = known.get(part.root, {})
-            same = tuple(change for change in part.changes if _is_same(seen.get(change.path), change))
+            same = tuple(change for change in part.changes if is_same(seen.get(change.path), change))
             kept = {change.path for change in same}
             self._leave(part.root, [(path, STALE) for path in seen if path not in kept], "stale")
             parts.append(part.replace(changes=same))
@@ -594,17 +596,6 @@ def with_whole_repositories(
     return chosen.replace(roots=tuple(parts)), [what for what in moved if what]
 
 
-def ancestors(paths: Iterable[bytes]) -> set[bytes]:
-    """Return every directory above the paths."""
-    found: set[bytes] = set()
-    for path in paths:
-        above = path.rpartition(b"/")[0]
-        while above and above not in found:
-            found.add(above)
-            above = above.rpartition(b"/")[0]
-    return found
-
-
 def _among(flagged: Iterable[tuple[bytes, str]], part: RootChanges) -> list[tuple[bytes, str]]:
     """Return those flags that are about chosen paths, or about a directory that some are in."""
     paths = {change.path for change in part.changes}
@@ -624,11 +615,10 @@ def _paths_of(stack: Stack) -> set[bytes]:
 class HeldPart:
     """What needs consent in one root."""
 
-    def __init__(
-        self, part: RootChanges, held: Iterable[tuple[bytes, str]], repositories: Iterable[Repository] = ()
-    ) -> None:
+    def __init__(self, part: RootChanges, judged: Judged, repositories: Iterable[Repository] = ()) -> None:
         self.root = part.root
-        self.held = tuple(held)
+        self.held = judged.held
+        self.flagged = judged.flagged
         self._changes = {change.path: change for change in part.changes}
         # A repository that is held moves as a whole
         self._together = [
@@ -822,7 +812,7 @@ def partial_contents(
     olds: dict[bytes, dict[bytes, bytes]] = {}
     for some in hunks:
         file = read_partly_chosen(changes, some)
-        contents.setdefault(file.root, {})[file.change.path] = apply_hunks(file.old, file.new, some.numbers)
+        contents.setdefault(file.root, {})[file.change.path] = apply_hunks(file.old, file.new, some.numbers, some.lines)
         olds.setdefault(file.root, {})[file.change.path] = file.old
     return contents, olds
 
@@ -854,7 +844,7 @@ class Reviews:
     """The reviews of one sandbox. A diff that is never noted counts for nothing."""
 
     def __init__(self, project: Project) -> None:
-        self._project = project
+        self.project = project
         # Where the person stands, for the headings
         self.here = b""
         self._table = project.store.shown
@@ -862,7 +852,7 @@ class Reviews:
 
     def diff(self, paths: Sequence[str], *, colour: bool) -> Review:
         """Return what is held at or below paths: what is named whole, however long; everything only up to a bound."""
-        changes, parts = self._look()
+        changes, parts = self.look()
         chosen = changes_below(changes, paths)
         wanted = [(part, path) for part in parts for path in part.outermost()[:_MOST_REVIEWED]]
         wanted += [(part, path) for part in parts for path in self._in_root(part, map(os.fsencode, paths))]
@@ -870,7 +860,7 @@ class Reviews:
 
     def held_at(self, path: bytes) -> tuple[Consent, ...]:
         """Return what a consent to an absolute path would be for, by root."""
-        _changes, parts = self._look()
+        _changes, parts = self.look()
         return tuple(
             self._consent(part.root, inner, part.digest(inner), is_there=part.meets_own(inner))
             for part in parts
@@ -880,7 +870,7 @@ class Reviews:
 
     def covered_at(self, path: bytes) -> tuple[tuple[bytes, bytes], ...]:
         """Return the root and path of each change that a consent to an absolute path would let in."""
-        _changes, parts = self._look()
+        _changes, parts = self.look()
         return tuple(
             (part.root, change.path)
             for part in parts
@@ -890,7 +880,7 @@ class Reviews:
 
     def held_diff(self, path: bytes, *, colour: bool) -> Review:
         """Return all that a consent to an absolute path would let in, and the new directories that it needs."""
-        changes, parts = self._look()
+        changes, parts = self.look()
         wanted = [(part, inner) for part in parts for inner in self._in_root(part, [path]) if part.covered(inner)]
         covered = {part.root: {change.path for change in part.with_needed(inner)} for part, inner in wanted}
         chosen = changes.replace(
@@ -907,7 +897,7 @@ class Reviews:
         Raises:
             UsageError: there is no such file among the changes, or it has no hunks.
         """
-        changes, _parts = self._look()
+        changes, _parts = self.look()
         file = read_partly_chosen(changes, hunks.replace(digest=""), self.here)
         return self._consent(file.root, file.change.path, file.digest)
 
@@ -927,18 +917,18 @@ class Reviews:
             DeniedError: they did not say yes.
         """
         request = HeldPath(
-            project=self._project.path,
+            project=self.project.path,
             sandbox=self._sandbox,
             root=consent.root,
             path=consent.path,
             digest=consent.digest,
         )
-        question = make_question(request, ("once",), wait_s=self._project.means.policy.permissions.wait_s)
+        question = make_question(request, ("once",), wait_s=self.project.means.policy.permissions.wait_s)
         careful = (
             () if is_whole else ("careful:   not all of it could be shown: it is binary, too large or unreadable",)
         )
         question = question.replace(text=text, lines=(*question.lines, *careful))
-        answer = TerminalApprover(lock=self._project.store.state + b"/locks/terminal").ask(question)
+        answer = TerminalApprover(lock=self.project.store.state + b"/locks/terminal").ask(question)
         if isinstance(answer, Denied):
             if not answer.is_unseen:
                 self._table.drop(self._sandbox, consent)
@@ -946,16 +936,18 @@ class Reviews:
             because += f" ({answer.reason})" if answer.reason else ""
             raise DeniedError(f"Not applied: {because}.", remedy="Nothing was changed; it is still held.")
 
-    def _look(self) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
+    def look(self, known: ChangeSet | None = None) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
+        """Return all that is held, and what of it needs consent; what is `known` of that is not read again."""
         try:
-            return find_held(self._project, self._stacks())
+            return find_held(self.project, self.stacks(), known)
         except FileNotFoundError:
             # An apply has the layers in its hands right now
-            with lock_sandbox(self._project.store.state, self._sandbox):
-                return find_held(self._project, self._stacks())
+            with lock_sandbox(self.project.store.state, self._sandbox):
+                return find_held(self.project, self.stacks(), known)
 
-    def _stacks(self) -> tuple[Stack, ...]:
-        return tuple(stack for stack in load_masked(self._project) if stack.sealed)
+    def stacks(self) -> tuple[Stack, ...]:
+        """Return the stacks that hold something."""
+        return tuple(stack for stack in load_masked(self.project) if stack.sealed)
 
     def _review(
         self, chosen: ChangeSet, wanted: dict[tuple[HeldPart, bytes], None], *, colour: bool, is_bounded: bool
@@ -973,7 +965,7 @@ class Reviews:
         seen: set[tuple[bytes, bytes]] = set()
         lines = diff_lines(
             chosen,
-            layers_below(self._project, None),
+            layers_below(self.project, None),
             max_lines=MAX_LINES if is_bounded else _NO_BOUND,
             max_file_bytes=MAX_FILE_BYTES if is_bounded else LARGEST_WITH_HUNKS,
             columns=COLUMNS if is_bounded else _NO_BOUND,
@@ -996,7 +988,7 @@ class Reviews:
         """Return what paths, absolute or as seen from the project, are called in a root."""
         found = []
         for given in paths:
-            path = os.path.normpath(os.path.join(self._project.path, given))
+            path = os.path.normpath(os.path.join(self.project.path, given))
             if (path + b"/").startswith(part.root + b"/"):
                 found.append(path[len(part.root) + 1 :] or b".")
             elif (part.root + b"/").startswith(path.rstrip(b"/") + b"/"):

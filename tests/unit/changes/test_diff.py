@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.changes.by_hand import by_hand
 from tests.unit.changes.trees import STAMP, WHITEOUT, Dir, Fifo, File, Stack, Symlink, Tree, build
 from unspill.changes import diff as subject
-from unspill.changes.diff import NO_NEWLINE, apply_hunks, diff_lines, hunks, numbered_hunks
+from unspill.changes.diff import NO_NEWLINE, apply_hunks, diff_lines, hunks, numbered_lines, split_lines
 from unspill.changes.scan import scan
 from unspill.errors import UsageError
 
@@ -268,21 +269,75 @@ def test_only_the_chosen_hunks_are_as_in_the_new_text(numbers: tuple[int, ...], 
 def test_hunks_have_the_numbers_and_lines_that_a_diff_shows() -> None:
     told = [line.partition("@@ ")[2] for line in hunks(OLD, NEW) if line.startswith("@@")]
     assert [line.rpartition("@@ ")[2] for line in told] == ["hunk 1", "hunk 2", "hunk 3"]
-    assert [(hunk.number, hunk.line, hunk.removed, hunk.added) for hunk in numbered_hunks(OLD, NEW)] == [
-        (1, 4, (b"3\n",), (b"three\n",)),
-        (2, 21, (b"20\n",), ()),
-        (3, 41, (), (b"forty\n",)),
+    changed = [line for line in numbered_lines(OLD, NEW) if line.number]
+    assert [(line.hunk, line.mark, line.text, line.number, line.old, line.new) for line in changed] == [
+        (1, "-", b"3\n", 1, 4, 0),
+        (1, "+", b"three\n", 2, 0, 4),
+        (2, "-", b"20\n", 3, 21, 0),
+        (3, "+", b"forty\n", 4, 0, 40),
     ]
 
 
 @given(pair=texts())
+def test_numbered_lines_are_those_that_a_diff_shows(pair: tuple[bytes, bytes]) -> None:
+    old, new = map(split_lines, pair)
+    lines = list(numbered_lines(*pair))
+    shown = [line for line in hunks(*pair) if not line.startswith(("@@", NO_NEWLINE))]
+    assert [line.mark for line in lines] == [line[0] for line in shown]
+    assert [line.number for line in lines if line.number] == list(range(1, sum(bool(n.number) for n in lines) + 1))
+    assert all(old[line.old - 1] == line.text for line in lines if line.old)
+    assert all(new[line.new - 1] == line.text for line in lines if line.new)
+
+
+def numbers_of(pair: tuple[bytes, bytes]) -> set[int]:
+    return {line.hunk for line in numbered_lines(*pair)}
+
+
+@given(pair=texts(), chance=st.randoms(use_true_random=False))
+def test_picked_lines_are_taken_over_and_no_others(pair: tuple[bytes, bytes], chance: random.Random) -> None:
+    lines = list(numbered_lines(*pair))
+    picked = {line.number for line in lines if line.number and chance.random() < 0.5}
+    half = apply_hunks(*pair, (), picked)
+    assert half == by_hand(pair[0], lines, picked)
+    # What was not picked is still to be had
+    assert apply_hunks(half, pair[1], numbers_of((half, pair[1]))) == pair[1]
+    assert apply_hunks(*pair, (), {line.number for line in lines if line.number}) == pair[1]
+
+
+@pytest.mark.parametrize(
+    ("picked", "wanted"),
+    [
+        ({1, 4}, b"A\nb\nc\n"),
+        ({2, 4}, b"a\nA\nc\n"),
+        ({1, 3, 4, 5}, b"A\nb\nB\n"),
+        ({3, 4, 5, 6}, b"a\nb\nA\nB\nC"),
+        ({4}, b"a\nb\nc\nA\n"),
+        ({1, 2, 3}, b""),
+        ({6}, b"a\nb\nc\nC"),
+    ],
+)
+def test_an_added_line_takes_the_place_of_a_removed_one(picked: set[int], wanted: bytes) -> None:
+    assert apply_hunks(b"a\nb\nc\n", b"A\nB\nC", (), picked) == wanted
+
+
+def test_a_line_without_its_end_gets_one_where_another_follows() -> None:
+    assert apply_hunks(b"a", b"x\ny", (), {3}) == b"a\ny"
+
+
+@pytest.mark.parametrize("line", [0, 5])
+def test_a_number_that_no_changed_line_has_is_refused(line: int) -> None:
+    with pytest.raises(UsageError, match=f"no changed line {line}: .* 1 to 4"):
+        apply_hunks(OLD, NEW, (), (line,))
+
+
+@given(pair=texts())
 def test_as_many_hunks_are_counted_as_a_diff_has(pair: tuple[bytes, bytes]) -> None:
-    assert len(numbered_hunks(*pair)) == sum(line.startswith("@@") for line in hunks(*pair))
+    assert len(numbers_of(pair)) == sum(line.startswith("@@") for line in hunks(*pair))
 
 
 @given(pair=texts())
 def test_all_hunks_make_the_new_text_and_none_the_old_one(pair: tuple[bytes, bytes]) -> None:
-    everything = {hunk.number for hunk in numbered_hunks(*pair)}
+    everything = numbers_of(pair)
     assert apply_hunks(*pair, everything) == pair[1]
     assert apply_hunks(*pair, ()) == pair[0]
 
@@ -290,13 +345,12 @@ def test_all_hunks_make_the_new_text_and_none_the_old_one(pair: tuple[bytes, byt
 @given(pair=texts(), chance=st.randoms(use_true_random=False))
 def test_some_hunks_and_then_the_others_make_the_new_text(pair: tuple[bytes, bytes], chance: random.Random) -> None:
     old, new = pair
-    everything = numbered_hunks(old, new)
-    some = {hunk.number for hunk in everything if chance.random() < 0.5}
+    some = {number for number in sorted(numbers_of(pair)) if chance.random() < 0.5}
     half = apply_hunks(old, new, some)
-    others = numbered_hunks(half, new)
-    assert apply_hunks(half, new, {hunk.number for hunk in others}) == new
+    others = numbers_of((half, new))
+    assert apply_hunks(half, new, others) == new
     # Taking the others back out of the new text leads to the same place
-    assert apply_hunks(new, half, {hunk.number for hunk in numbered_hunks(new, half)}) == half
+    assert apply_hunks(new, half, numbers_of((new, half))) == half
     assert bool(others) == (half != new)
 
 
@@ -311,4 +365,4 @@ def test_what_is_not_text_has_no_hunks(pair: tuple[bytes, bytes]) -> None:
     with pytest.raises(UsageError, match="not a text file"):
         apply_hunks(*pair, (1,))
     with pytest.raises(UsageError, match="not a text file"):
-        numbered_hunks(*pair)
+        list(numbered_lines(*pair))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unspill.apply.guard import Judged
 from unspill.cli.review import split_token
 from unspill.model.change import Change, Identity, RootChanges
 from unspill.sandbox.review import HeldPart, digest_of_hunks, outermost
@@ -44,7 +45,10 @@ def made(layer: Path, path: str, content: str | None = "x", *, kind: str = "adde
 
 def part_of(tmp_path: Path, *changes: Change) -> HeldPart:
     root = os.fsencode(tmp_path)
-    return HeldPart(RootChanges(root=root, changes=changes), [(change.path, "why") for change in changes])
+    return HeldPart(
+        RootChanges(root=root, changes=changes),
+        Judged(held=tuple((change.path, "why") for change in changes), flagged=()),
+    )
 
 
 def digest(tmp_path: Path, *changes: Change, of: bytes = b".envrc") -> str:
