@@ -439,7 +439,7 @@ class Live:
             assert entered is not None
             side.run = entered[1]
             side.order = lambda *words: self._live.order(side.run.id, words)
-            return self._follow(*entered, is_awaited=lambda: side.seat is not None)
+            return self._follow(*entered, is_awaited=side.is_awaited)
 
         terminal = KeptTerminal(side, run, size)
         self._remember(terminal)

@@ -328,6 +328,10 @@ class KeptSide(_CallersSide):
         # Where the one who left last has seen it to
         self._seen = 0
 
+    def is_awaited(self) -> bool:
+        """Tell whether somebody is at it, or is still to come: a command may end before whoever started it is there."""
+        return self.seat is not None or not self.was_used
+
     def wanted(self) -> dict[int, int]:
         is_read = self.seat is None and self.master >= 0 and not self._is_hung_up
         return {self._woken: select.POLLIN} | ({self.master: select.POLLIN} if is_read else {})
