@@ -63,7 +63,7 @@ def requests(arguments: Arguments) -> int:
         name="--scope",
         metavar="SCOPE",
         values="once|run|sandbox|project|always",
-        help="for how long: once (the default), run, sandbox, always; project: these hosts, for every command",
+        help="for how long: once (the default), run, sandbox, always; project: hosts, for any command",
     ),
     Option(name="--dangerous", help="required for requests that leave or weaken the sandbox"),
     Option(name="--yes", help="answer without being shown it and asked again"),
