@@ -31,7 +31,7 @@ from unspill.record import Record
 from unspill.tui.colours import Painter
 from unspill.tui.model import Detail, PickedChanges, Picks, Shown, carry, shown_lines
 from unspill.tui.source import Findings, HeldSource, PastSource
-from unspill.tui.widgets import Bar, DiffView, FileList, Pane
+from unspill.tui.widgets import DiffView, FileList, Pane, WordLine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ Quit        q: what you did not apply stays held
 """
 
 
-class Page(ModalScreen[None]):
+class TextPage(ModalScreen[None]):
     """A text over the screen, until a key is pressed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter,space", "dismiss", show=False)]
@@ -134,7 +134,7 @@ class ReviewApp(App[None]):
 
     CSS = """
     Screen { layout: vertical; }
-    Bar { height: 1; }
+    WordLine { height: 1; }
     #panes { height: 1fr; }
     #files { width: 42%; max-width: 70; scrollbar-size-vertical: 1; overflow-x: hidden; }
     #diff { width: 1fr; border-left: solid ansi_bright_black; scrollbar-size-vertical: 1; overflow-x: hidden; }
@@ -147,7 +147,7 @@ class ReviewApp(App[None]):
     #search { height: 1; border: none; padding: 0; display: none; }
     .narrow #files { width: 1fr; }
     .narrow #diff { border: none; }
-    Page, YesNoPage { align: center middle; }
+    TextPage, YesNoPage { align: center middle; }
     #page { width: auto; max-width: 100%; height: auto; max-height: 100%; border: solid ansi_default; padding: 0 1; }
     #page Static { width: auto; }
     """
@@ -204,13 +204,13 @@ class ReviewApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """Make the panes."""
-        yield Bar("title")
+        yield WordLine("title")
         with Horizontal(id="panes"):
             yield FileList(self.source.sandbox.project, can_pick=self.source.can_pick)
             yield DiffView()
         yield Input(id="search", placeholder="search", compact=True)
-        yield Bar("message")
-        yield Bar("keys")
+        yield WordLine("message")
+        yield WordLine("keys")
 
     @property
     def files(self) -> FileList:
@@ -408,8 +408,8 @@ class ReviewApp(App[None]):
         self._draw_bars()
 
     def _draw_bars(self) -> None:
-        self.query_one("#title", Bar).say(self._title(), _REVERSE)
-        self.query_one("#message", Bar).say(self.message or self._remark(), _BOLD)
+        self.query_one("#title", WordLine).say(self._title(), _REVERSE)
+        self.query_one("#message", WordLine).say(self.message or self._remark(), _BOLD)
         keys = _KEYS if self.source.can_pick else {key: _KEYS[key] for key in _KEYS_OF_PAST}
         segments: list[Segment] = []
         room = self.columns
@@ -417,7 +417,7 @@ class ReviewApp(App[None]):
             room -= len(key) + len(what) + 3
             if room >= 0:
                 segments += [Segment(f" {key}", _BOLD), Segment(f" {what} ")]
-        self.query_one("#keys", Bar).show(*segments)
+        self.query_one("#keys", WordLine).show(*segments)
 
     def _title(self) -> str:
         """Say what the list is of, and how much of it is picked."""
@@ -491,7 +491,7 @@ class ReviewApp(App[None]):
 
     def action_help(self) -> None:
         """Explain the keys."""
-        self.push_screen(Page(HELP))
+        self.push_screen(TextPage(HELP))
 
     def action_search(self) -> None:
         """Ask for what to look for."""

@@ -110,7 +110,7 @@ def _in_words(text: str, width: int, rows: int) -> list[str]:
     return [*found[:-1], last]
 
 
-class Bar(Widget):
+class WordLine(Widget):
     """A line of words, or a few."""
 
     def __init__(self, name: str) -> None:
