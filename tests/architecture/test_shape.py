@@ -30,8 +30,8 @@ BOUNDS = {
     "modules in circles": (0, 0),
     "class_names_twice": (0, 0),
     # Two for a log that starts in time: the run of a command, and what only file tools need; one for the pager, one for
-    # merging, one for package managers, one for sequences on a terminal. Three for the review screen: its verb, itself, and what finds colours in a
-    # process of its own
+    # merging, one for package managers, one for sequences on a terminal. Three for the review screen: its verb, itself,
+    # and what finds colours in a process of its own
     "late_imports": (103, 80),
     "late_imports_without_a_feature": (0, 0),
     # Two for the client of the standby, whose start is most of what a hook costs

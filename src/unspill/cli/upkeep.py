@@ -122,7 +122,7 @@ def prune(arguments: Arguments) -> int:
         print_json({"dry_run": dry_run, **_pruned_form(pruned)})
         return 0
     if not (pruned.operations or pruned.runs):
-        print("There is nothing to delete: nothing is older than `keep_days`. All that is kept: unspill status --all")
+        print("There is nothing to delete: nothing is older than `keep_days`.")
         return 0
     word = "Would delete" if dry_run else "Deleted"
     counts = (
