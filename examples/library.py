@@ -52,7 +52,7 @@ def review(sandbox: Sandbox) -> None:
 
 async def follow(sandbox: Sandbox) -> None:
     """Read output while a command runs, then run two at once."""
-    async for event in sandbox.stream("echo one; echo two", after="discard"):
+    async for event in sandbox.stream("echo one two", after="discard"):
         if isinstance(event, OutputChunk):
             print("said:", event.chunk.decode().split())
     results = await asyncio.gather(*(sandbox.arun(f"exit {code}", after="discard") for code in (3, 4)))

@@ -144,7 +144,7 @@ def enter_again(live: Live, wait_s: int = WAIT_S) -> tuple[SocketType, Any, Fram
         assert sandbox._launched is not None
         assert sandbox._shape is not None
         sandbox._await_answers()
-        sandbox._launched.ask(("door", sandbox._shape.filter, None), (theirs.fileno(),))
+        sandbox._launched.ask(("door", sandbox._shape.filter, None, False), (theirs.fileno(),))
         theirs.close()
         message = sandbox._launched.message()
     assert message is not None
@@ -431,7 +431,7 @@ def take_number(number: int, sleep_s: str = "1000") -> int:
     """Return a new process of this namespace that has a pid which is free, and is pid 1 of namespaces of its own."""
     told, begin = os.pipe(), os.pipe()
     if not os.fork():
-        libc.unshare(door._NAMESPACES | libc.CLONE_NEWPID)
+        libc.unshare(door._NAMESPACES | libc.CLONE_NEWNET | libc.CLONE_NEWPID)
         os.write(told[1], b"x")
         os.read(begin[0], 1)
         if pid := os.fork():

@@ -355,11 +355,11 @@ def test_a_person_sees_what_the_command_reads(ground: Ground) -> None:
     assert max(map(len, person.asked[1].lines)) < 300
 
 
-def test_what_comes_by_a_descriptor_is_allowed_once_only(ground: Ground) -> None:
+def test_what_comes_by_a_descriptor_is_allowed_once_or_to_every_command_of_the_project(ground: Ground) -> None:
     person = SameAnswer("once")
     with opened_for(ground, person) as sandbox, open(os.devnull, "rb") as nothing:
         sandbox.run(["sh", "-s"], stdin=nothing.fileno(), hosts=["example.org"])
-    assert person.asked[0].scopes == ("once",)
+    assert person.asked[0].scopes == ("once", "project")
     assert person.asked[0].request.stdin == UNKNOWN_PROGRAM
 
 

@@ -487,5 +487,5 @@ def test_changes_that_can_not_be_read_are_held_all_the_same(ground: Ground, monk
 @pytest.mark.usefixtures("default_interrupt")
 def test_the_record_of_a_cancelled_run_says_so(ground: Ground) -> None:
     cancelled(ground.sandbox(after="apply"), "echo x > file")
-    assert b"Cancelled  1 changed, held" in run_cli("log", cwd=ground.project).stdout
+    assert b"cancelled  1 changed, held" in run_cli("log", cwd=ground.project).stdout
     assert b"A file" in run_cli("show", "run1", cwd=ground.project).stdout

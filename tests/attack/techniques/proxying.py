@@ -38,7 +38,7 @@ ANY_ADDRESS: Final = patched(
 )
 
 
-def as_it_is(raw: bytes) -> str:
+def as_it_is(raw: bytes, **_local: object) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
