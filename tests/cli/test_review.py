@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from tests.panes import Pane, typed
@@ -109,6 +110,19 @@ def test_files_hunks_and_lines_are_picked_by_keys_and_applied(ground: Ground) ->
     assert read(ground, "part") == NUMBERS.replace("\n3\n", "\nthree\n").replace("\n20\n", "\ntwenty\n").replace(
         "\n37\n", "\n"
     )
+
+
+def test_keys_that_are_typed_fast_are_taken_in_their_order(ground: Ground) -> None:
+    source = hold(ground, "echo b > a; echo b > b; echo b > c; echo b > d")
+
+    async def steps(app: ReviewApp, keys: Keys) -> None:
+        for key in ("j", "j", "space", "j", "space", "k", "enter"):
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await keys.until(lambda: app.is_reading)
+        await keys.until(lambda: app.diff.place == 2 and app.diff.lines)
+        assert bytes(app.picks.state) == bytes((0, 0, 1, 1))
+
+    play(source, steps)
 
 
 def test_whatever_is_picked_is_what_the_file_gets_and_the_rest_stays_held(ground: Ground, full: bool) -> None:

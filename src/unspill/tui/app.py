@@ -153,30 +153,30 @@ class ReviewApp(App[None]):
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
+        # All but these are done where keys arrive, so that none that is typed fast overtakes another
         Binding("q,ctrl+c", "quit", show=False, priority=False),
-        Binding("question_mark", "help", show=False),
-        # These decide for what the next key is, which may have been pressed already: they come before all others
+        Binding("question_mark", "help", show=False, priority=True),
         Binding("tab,shift+tab", "switch", show=False, priority=True),
         Binding("enter,right,l", "read", show=False, priority=True),
         Binding("left", "go_back", show=False, priority=True),
         Binding("escape", "leave", show=False, priority=True),
         Binding("slash", "search", show=False, priority=True),
-        Binding("space", "pick", show=False),
-        Binding("x", "pick_hunk", show=False),
-        Binding("A", "pick_all", show=False),
-        Binding("a", "apply", show=False),
-        Binding("d", "discard", show=False),
-        Binding("h", "hold", show=False),
-        Binding("u", "undo", show=False),
-        Binding("o", "resolve('ours')", show=False),
-        Binding("t", "resolve('theirs')", show=False),
-        Binding("b", "resolve('markers')", show=False),
-        Binding("right_square_bracket", "part(1)", show=False),
-        Binding("left_square_bracket", "part(-1)", show=False),
-        Binding("minus", "fold(True)", show=False),
-        Binding("plus", "fold(False)", show=False),
-        Binding("n", "next_match(1)", show=False),
-        Binding("N", "next_match(-1)", show=False),
+        Binding("space", "pick", show=False, priority=True),
+        Binding("x", "pick_hunk", show=False, priority=True),
+        Binding("A", "pick_all", show=False, priority=True),
+        Binding("a", "apply", show=False, priority=True),
+        Binding("d", "discard", show=False, priority=True),
+        Binding("h", "hold", show=False, priority=True),
+        Binding("u", "undo", show=False, priority=True),
+        Binding("o", "resolve('ours')", show=False, priority=True),
+        Binding("t", "resolve('theirs')", show=False, priority=True),
+        Binding("b", "resolve('markers')", show=False, priority=True),
+        Binding("right_square_bracket", "part(1)", show=False, priority=True),
+        Binding("left_square_bracket", "part(-1)", show=False, priority=True),
+        Binding("minus", "fold(True)", show=False, priority=True),
+        Binding("plus", "fold(False)", show=False, priority=True),
+        Binding("n", "next_match(1)", show=False, priority=True),
+        Binding("N", "next_match(-1)", show=False, priority=True),
     ]
 
     def __init__(self, source: HeldSource | PastSource, *, colour: bool) -> None:
@@ -264,11 +264,18 @@ class ReviewApp(App[None]):
             try:
                 found = await asyncio.to_thread(job)
             except (UnspillError, OSError) as error:
-                self._fail(error)
+                if self._is_open:
+                    self._fail(error)
                 return
-            then(found)
+            if self._is_open:
+                then(found)
 
         self.run_worker(run(), exit_on_error=True)
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether there still are panes: somebody may have quit while something was read."""
+        return self.is_running and bool(self.screen_stack) and bool(self.screen_stack[0].query(FileList))
 
     def _fail(self, error: UnspillError | OSError) -> None:
         self._is_busy = False
@@ -345,6 +352,8 @@ class ReviewApp(App[None]):
             self._rest = self.set_timer(_REST_S, self._read_entry)
 
     def _read_entry(self) -> None:
+        if not self._is_open:
+            return
         at, picks = self.files.place, self.picks
         if at is not None:
             self._work(lambda: self.source.detail(picks.entries[at]), partial(self._keep_detail, picks, at))
@@ -396,7 +405,7 @@ class ReviewApp(App[None]):
 
     async def _paint_chunk(self, shown: Sequence[Shown], name: str, lines: list[tuple[int, Shown]]) -> None:
         spans = await self._painter.spans(name, [(line.mark, line.text) for _number, line in lines])
-        if shown is self.diff.lines:
+        if self._is_open and shown is self.diff.lines:
             self.diff.spans.update({number: found for (number, _line), found in zip(lines, spans, strict=True)})
             self.diff.refresh()
 

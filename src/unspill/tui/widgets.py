@@ -143,12 +143,12 @@ class Pane(ScrollView, can_focus=True):
     """Many lines, one of which has the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", show=False),
-        Binding("down,j", "move(1)", show=False),
-        Binding("pageup,ctrl+b", "page(-1)", show=False),
-        Binding("pagedown,ctrl+f", "page(1)", show=False),
-        Binding("home,g", "go(0)", show=False),
-        Binding("end,G", "go(-1)", show=False),
+        Binding("up,k", "move(-1)", show=False, priority=True),
+        Binding("down,j", "move(1)", show=False, priority=True),
+        Binding("pageup,ctrl+b", "page(-1)", show=False, priority=True),
+        Binding("pagedown,ctrl+f", "page(1)", show=False, priority=True),
+        Binding("home,g", "go(0)", show=False, priority=True),
+        Binding("end,G", "go(-1)", show=False, priority=True),
     ]
 
     class Moved(Message):
