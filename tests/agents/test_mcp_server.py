@@ -372,7 +372,7 @@ def test_cancelling_a_call_kills_the_whole_tree_and_the_next_call_works(ground: 
             assert text_of(await client.call_tool("run", {"command": "echo well"})).endswith("Output:\nwell\n")
 
     in_world(steps)
-    assert run_cli("log", cwd=ground.project).stdout.count(b"Cancelled") == 2
+    assert run_cli("log", cwd=ground.project).stdout.count(b"cancelled") == 2
     assert not (ground.project / "file").exists()
     assert run_cli("changes", cwd=ground.project).stdout == b"1 added\n  A made\n"
 
@@ -459,7 +459,7 @@ def test_nothing_survives_a_server_that_is_told_to_end(ground: Ground, number: s
     finally:
         server.process.kill()
         server.end()
-    ended = b"interrupted" if number == signal.SIGKILL else b"Cancelled"
+    ended = b"interrupted" if number == signal.SIGKILL else b"cancelled"
     assert ended in run_cli("log", cwd=ground.project).stdout
     assert run_cli("changes", cwd=ground.project).stdout == b"1 added\n  A made\n"
 
