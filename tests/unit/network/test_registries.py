@@ -41,7 +41,7 @@ def test_pip_says_where_it_looks_and_where_it_finds_files() -> None:
 
 def test_npm_says_its_registry_and_those_of_scopes() -> None:
     said = """{"registry": "https://ann:secret@npm.example.org/", "@ours:registry": "http://nexus:8081/npm/",
-        "replace-registry-host": "npmjs", "json": true}"""
+        "replace-registry-host": "never", "json": true}"""
     found = read_npm(said)
     assert found.urls == ("https://ann:secret@npm.example.org/", "http://nexus:8081/npm/")
     assert found.variables == (("npm_config_registry", "https://npm.example.org/"),)
