@@ -15,10 +15,10 @@ from tests.docs.blocks import find_blocks
 from tests.kernel.internet import Internet, internet
 from tests.kernel.internet_program import PUBLIC4, PUBLIC6
 from tests.prepared import PROGRAM
+from tests.scripted_model import ScriptedModel
 from tests.support import Ground, run_cli
 from unspill.cli import agent as verb
 from unspill.cli.agent import _AgentOutput, _Checkpoints
-from unspill.setup.scripted_model import ScriptedModel
 
 pytestmark = pytest.mark.kernel
 

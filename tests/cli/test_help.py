@@ -109,7 +109,6 @@ def test_settings_work_for_a_program_that_is_started_as_a_module(ground: Ground)
 
 def test_settings_that_would_not_work_are_not_printed(ground: Ground) -> None:
     for words, problem in (
-        (("--http", "127.0.0.1:0"), "--settings is for a server that its client starts, --http for one that you start"),
         (("--project", "nowhere"), f"no such project directory: '{ground.project}/nowhere'"),
         (("--also", "nowhere"), f"no such project directory: '{ground.project}/nowhere'"),
         (("--project", os.fspath(ground.home)), f"{ground.home} can't be a root: it is your home directory."),
@@ -127,8 +126,6 @@ def test_settings_that_would_not_work_are_not_printed(ground: Ground) -> None:
         (("--patience", "-1"), "--patience is not a number of seconds up to 600: -1"),
         (("--patience", "nan"), "--patience is not a number of seconds up to 600: nan"),
         (("--patience", "soon"), "--patience is not a number of seconds up to 600: soon"),
-        (("--token-file", "x"), "--token-file and --origin need --http"),
-        (("--origin", "http://example.org"), "--token-file and --origin need --http"),
         (("word",), "too many arguments: word"),
     ],
 )

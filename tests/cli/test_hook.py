@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of coding agents by hooks or by a shell prefix: sealed to the byte, never let through as they were."""
+"""Commands of Claude Code by its hook: sealed to the byte, never let through as they were."""
 
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 import unspill
-from tests.cli.coding_agents import KINDS, OR_STOP, Agent, Codex, Outcome
+from tests.cli.coding_agents import OR_STOP, ClaudeCode, Outcome
 from tests.kernel.terminal_person import ASKED, Person
 from tests.support import Ground, lasting, processes_with, run_cli, starts
 
@@ -77,10 +76,6 @@ def canary(ground: Ground) -> Path:
     return ground.home / "canary"
 
 
-def make(name: str, ground: Ground, *options: str) -> Agent:
-    return KINDS[name](name, ground.project, *options)
-
-
 def perform(command: str | None, cwd: Path) -> "subprocess.CompletedProcess[bytes]":
     """Run a command as an agent does: by a shell of its own."""
     assert command is not None
@@ -96,7 +91,7 @@ def perform_plain(text: str, directory: Path) -> "subprocess.CompletedProcess[by
 @pytest.mark.parametrize("text", COMMANDS, ids=range(len(COMMANDS)))
 def test_a_command_prints_and_returns_what_it_would_have_without_us(text: str, ground: Ground, tmp_path: Path) -> None:
     alone = perform_plain(text, tmp_path / "plain")
-    sealed = perform(make("claude-code", ground, "--quiet").consider(text).command, ground.project)
+    sealed = perform(ClaudeCode(ground.project).consider(text).command, ground.project)
     assert (sealed.stdout, sealed.returncode) == (alone.stdout, alone.returncode), sealed
 
 
@@ -105,15 +100,14 @@ def test_no_command_gets_out_of_its_quotes(
     text: str, gets_out: bool, ground: Ground, canary: Path, tmp_path: Path
 ) -> None:
     text = text.replace("$CANARY", os.fspath(canary))
-    perform(make("claude-code", ground, "--quiet").consider(text).command, ground.project)
+    perform(ClaudeCode(ground.project).consider(text).command, ground.project)
     assert not canary.exists()
     perform_plain(text, tmp_path / "plain")
     assert canary.exists() is gets_out
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_every_agent_runs_the_sealed_command_in_place_of_its_own(name: str, ground: Ground, canary: Path) -> None:
-    agent = make(name, ground)
+def test_the_agent_runs_the_sealed_command_in_place_of_its_own(ground: Ground, canary: Path) -> None:
+    agent = ClaudeCode(ground.project)
     text = f"touch {canary}; echo $((6 * 7)); echo kept > made"
     outcome = agent.consider(text)
     assert not outcome.asked
@@ -128,10 +122,9 @@ def test_every_agent_runs_the_sealed_command_in_place_of_its_own(name: str, grou
     assert canary.exists(), "without the hook the same command gets out"
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_command_reads_nothing_of_what_the_agent_gives_its_shell(name: str, ground: Ground) -> None:
+def test_a_command_reads_nothing_of_what_the_agent_gives_its_shell(ground: Ground) -> None:
     """Some agents give it a pipe that never ends, for which a command would wait."""
-    outcome = make(name, ground, "--quiet").consider("cat; echo read all")
+    outcome = ClaudeCode(ground.project).consider("cat; echo read all")
     assert outcome.command is not None
     read, write = os.pipe()
     os.write(write, b"of the agent")
@@ -145,33 +138,13 @@ def test_a_command_reads_nothing_of_what_the_agent_gives_its_shell(name: str, gr
 
 def test_what_else_the_agent_gave_is_kept(ground: Ground) -> None:
     given = {"description": "says hello", "timeout": 5000, "run_in_background": False}
-    outcome = make("claude-code", ground).consider("echo hello", **given)
+    outcome = ClaudeCode(ground.project).consider("echo hello", **given)
     assert outcome.arguments == {"command": outcome.command, **given}
-    given = {"description": "x", "dir_path": "sub", "delay_ms": 5, "is_background": False}
-    for lays_over in (False, True):
-        agent = make("gemini-cli", ground)
-        agent.lays_over = lays_over  # type: ignore[attr-defined]
-        outcome = agent.consider("echo hello", **given)
-        assert outcome.arguments == {"command": outcome.command, **given}
 
 
-@pytest.mark.parametrize("text", ["echo x", "echo $(id) `id` <(id) >(id)", "echo \"$(id)\" '$(id)' it\\'s \\$(id)"])
-def test_an_agent_that_refuses_substitutions_finds_none_in_a_sealed_command(text: str, ground: Ground) -> None:
-    agent = make("gemini-cli", ground)
-    outcome = agent.consider(text)
-    assert outcome.command is not None, outcome.told
-    # The control arm: this is how the line once named where the agent's shell stands
-    refused = outcome.command.replace("--working-dir .", '--working-dir "$(pwd -P)"')
-    answer = {"hookSpecificOutput": {"tool_input": {"command": refused}}}
-    assert agent.take({"command": text}, answer).command is None
-
-
-@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("command", "more", "said"), NEVER_RUN, ids=[said for _, _, said in NEVER_RUN])
-def test_what_is_not_understood_is_not_run(
-    name: str, command: str, more: dict[str, Any], said: str, ground: Ground
-) -> None:
-    outcome = make(name, ground).consider(command, **more)
+def test_what_is_not_understood_is_not_run(command: str, more: dict[str, Any], said: str, ground: Ground) -> None:
+    outcome = ClaudeCode(ground.project).consider(command, **more)
     assert outcome.command is None
     assert said in outcome.told
     assert "\nNothing was run.\n" in outcome.told
@@ -179,12 +152,12 @@ def test_what_is_not_understood_is_not_run(
 
 @pytest.mark.parametrize("command", [None, 7, ["rm", "-rf"], {"text": "x"}])
 def test_a_command_that_is_no_text_is_not_run(command: object, ground: Ground) -> None:
-    assert make("claude-code", ground).consider(command).command is None
+    assert ClaudeCode(ground.project).consider(command).command is None
 
 
 @pytest.mark.parametrize("raw", NO_EVENTS, ids=range(len(NO_EVENTS)))
 def test_what_is_no_event_stops_the_command(raw: bytes, ground: Ground) -> None:
-    done = make("claude-code", ground).send(raw)
+    done = ClaudeCode(ground.project).send(raw)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"unspill: ")
 
@@ -201,7 +174,7 @@ def test_what_is_no_event_stops_the_command(raw: bytes, ground: Ground) -> None:
 )
 def test_what_an_agent_could_not_read_back_is_not_answered(given: bytes, ground: Ground) -> None:
     event = b'{"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {%s}}'
-    done = make("claude-code", ground).send(event % given)
+    done = ClaudeCode(ground.project).send(event % given)
     assert (done.returncode, done.stdout) == (2, b"")
 
 
@@ -210,7 +183,7 @@ def test_what_an_agent_could_not_read_back_is_not_answered(given: bytes, ground:
     [">/dev/full", ">/dev/full 2>/dev/full", "2>&-", "<&-", ">&-", ">/dev/null", "| (exec <&-; sleep 0.5)"],
 )
 def test_an_answer_that_nobody_gets_stops_the_command(streams: str, ground: Ground) -> None:
-    agent = make("claude-code", ground)
+    agent = ClaudeCode(ground.project)
     command = "echo x" if "2>&-" not in streams else ""
     raw = json.dumps(agent.event_for(command)).encode()
     program = agent.hook["command"].removesuffix(OR_STOP)
@@ -220,21 +193,17 @@ def test_an_answer_that_nobody_gets_stops_the_command(streams: str, ground: Grou
 
 
 def test_what_is_told_of_a_refusal_does_nothing_to_a_terminal(ground: Ground) -> None:
-    outcome = make("claude-code", ground).consider("echo x", tool="\x1b]0;owned\x07\nBash")
+    outcome = ClaudeCode(ground.project).consider("echo x", tool="\x1b]0;owned\x07\nBash")
     assert "\x1b" not in outcome.told
     assert outcome.command is None
 
 
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [("claude-code", {"run_in_background": True}), ("gemini-cli", {"is_background": True})],
-)
 def test_a_command_in_the_background_shares_its_sandbox_and_ends_with_the_agents_own(
-    name: str, more: dict[str, Any], ground: Ground
+    ground: Ground,
 ) -> None:
-    agent = make(name, ground)
+    agent = ClaudeCode(ground.project)
     word = lasting()
-    outcome = agent.consider(f"until cat wish; do sleep 0.02; done 2>/dev/null; sleep {word}", **more)
+    outcome = agent.consider(f"until cat wish; do sleep 0.02; done 2>/dev/null; sleep {word}", run_in_background=True)
     assert outcome.command is not None, outcome.told
     with subprocess.Popen(["bash", "-c", outcome.command], cwd=ground.project, stdout=subprocess.PIPE) as shell:
         assert shell.stdout is not None
@@ -255,7 +224,7 @@ def test_a_command_in_the_background_shares_its_sandbox_and_ends_with_the_agents
 def test_leaving_the_agents_own_sandbox_is_for_the_person_to_say_and_leaves_not_ours(
     ground: Ground, canary: Path
 ) -> None:
-    agent = make("claude-code", ground)
+    agent = ClaudeCode(ground.project)
     outcome = agent.consider(f"touch {canary}", dangerouslyDisableSandbox=True)
     assert outcome.asked
     assert "dangerouslyDisableSandbox" in outcome.told
@@ -265,7 +234,7 @@ def test_leaving_the_agents_own_sandbox_is_for_the_person_to_say_and_leaves_not_
 
 
 def test_while_the_agent_plans_nothing_is_changed(ground: Ground) -> None:
-    agent = make("claude-code", ground)
+    agent = ClaudeCode(ground.project)
     planned = perform(agent.consider("echo 1 > made; cat made", mode="plan").command, ground.project)
     assert planned.stdout == b"1\n"
     assert not (ground.project / "made").exists()
@@ -274,7 +243,7 @@ def test_while_the_agent_plans_nothing_is_changed(ground: Ground) -> None:
 
 
 def test_a_sealed_command_is_not_sealed_twice(ground: Ground) -> None:
-    agent = make("gemini-cli", ground)
+    agent = ClaudeCode(ground.project)
     once = agent.consider("echo 'x'").command
     assert agent.consider(once).command == once
 
@@ -283,7 +252,7 @@ def test_a_sealed_command_is_not_sealed_twice(ground: Ground) -> None:
     "tail", ["; touch $CANARY", " ; touch $CANARY #'", "\ntouch $CANARY", " 'x'; touch $CANARY", "$(touch $CANARY)"]
 )
 def test_what_only_looks_sealed_is_sealed(tail: str, ground: Ground, canary: Path) -> None:
-    agent = make("gemini-cli", ground)
+    agent = ClaudeCode(ground.project)
     once = agent.consider("echo 'x'").command
     forged = f"{once}{tail}".replace("$CANARY", os.fspath(canary))
     outcome = agent.consider(forged)
@@ -295,7 +264,8 @@ def test_what_only_looks_sealed_is_sealed(tail: str, ground: Ground, canary: Pat
 
 
 def test_an_agent_can_neither_apply_nor_undo_nor_leave_by_calling_us(ground: Ground, canary: Path) -> None:
-    agent = make("claude-code", ground, "--hold")
+    ground.configure('after = "hold"\n')
+    agent = ClaudeCode(ground.project)
     perform(agent.consider("echo 1 > held").command, ground.project)
     unspill = Path(sys.executable).with_name("unspill")
     for text in ("apply", "undo", "approve --help >/dev/null && false", f"run --unsandboxed -- touch {canary}"):
@@ -309,9 +279,8 @@ def test_an_agent_can_neither_apply_nor_undo_nor_leave_by_calling_us(ground: Gro
 
 def test_options_of_the_hook_are_those_of_every_command(ground: Ground) -> None:
     (ground.project / "sub").mkdir()
-    agent = make("claude-code", ground, "--confirm", "--sandbox", "it's", "--project", os.fspath(ground.project))
+    agent = ClaudeCode(ground.project, "--sandbox", "it's", "--project", os.fspath(ground.project))
     outcome = agent.consider("pwd; echo 1 > here")
-    assert outcome.asked
     done = perform(outcome.command, ground.project / "sub")
     assert done.stdout.decode().strip() == ground.inside(ground.project / "sub")
     assert (ground.project / "sub" / "here").exists()
@@ -319,37 +288,74 @@ def test_options_of_the_hook_are_those_of_every_command(ground: Ground) -> None:
     assert not json.loads(run_cli("log", "--json", cwd=ground.project).stdout)["runs"]
 
 
-@pytest.mark.parametrize("name", ["codex", "gemini-cli"])
-def test_an_agent_that_can_not_be_made_to_ask_says_so_beforehand(name: str, ground: Ground) -> None:
-    done = run_cli("hook", name, "--confirm", cwd=ground.project, stdin=b"{}")
-    assert done.returncode == 2
-    assert b"can't make" in done.stderr
-
-
 def test_wrong_options_stop_commands_too(ground: Ground) -> None:
-    for words in (("hook",), ("hook", "emacs"), ("hook", "claude-code", "--no-such"), ("hook", "codex", "codex")):
+    for words in (("hook",), ("hook", "emacs"), ("hook", "claude-code", "--no-such"), ("hook", "claude-code", "twice")):
         assert run_cli(*words, cwd=ground.project, stdin=b"{}").returncode == 2
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_the_hook_is_called_for_what_runs_commands_and_for_no_file_tool(name: str, ground: Ground) -> None:
-    agent = make(name, ground)
-    tools = ["Bash", "Monitor", "PowerShell", "run_shell_command", "BashOutput", "Write", "Edit", "Read", "write_file"]
-    called = {tool for tool in tools if re.search(f"^(?:{agent.matcher})$", tool)}
-    assert agent.tool in called
-    assert called <= {"Bash", "Monitor", "PowerShell", "run_shell_command"}
+def test_the_hook_is_called_before_what_runs_commands_or_writes_files_and_nothing_else(ground: Ground) -> None:
+    tools = "Bash Monitor PowerShell BashOutput Write Edit MultiEdit NotebookEdit Read Glob mcp__x__Bash".split()
+    called = [tool for tool in tools if re.search(ClaudeCode(ground.project).matcher, tool)]
+    assert called == "Bash Monitor PowerShell Write Edit MultiEdit NotebookEdit".split()
 
 
 def test_a_hook_that_failed_otherwise_would_let_the_command_through() -> None:
-    """The control arm: the agents here do what the real ones do, so that 2 and a good answer are what stops them."""
+    """The control arm: the agent here does what the real one does, so that 2 and a good answer are what stops it."""
     given = {"command": "echo x"}
-    agent = Codex.__new__(Codex)
-    for code, output in ((1, b""), (127, b""), (0, b""), (125, b"{}"), (2, b"")):
+    agent = ClaudeCode.__new__(ClaudeCode)
+    for code, output in ((1, b""), (127, b""), (0, b""), (125, b"{}")):
         done = subprocess.CompletedProcess([], code, output, b"")
         assert agent.decide(given, done) == Outcome(command="echo x", arguments=given)
-    ask = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "ask", "updatedInput": {}}}
-    done = subprocess.CompletedProcess([], 0, json.dumps(ask).encode(), b"")
-    assert agent.decide(given, done) == Outcome(command="echo x", arguments=given)
+
+
+def test_the_plug_in_names_this_very_program_whatever_comes_first_on_the_path(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: a hook that looks for `unspill` on the PATH finds what a sealed command has put there."""
+    planted, canary = ground.project / ".venv/bin/unspill", ground.home / "canary"
+    agent = ClaudeCode(ground.project)
+    text = f"mkdir -p .venv/bin; printf '#!/bin/sh\\ntouch {canary}\\n' > {planted}; chmod +x {planted}"
+    perform(agent.consider(text).command, ground.project)
+    monkeypatch.setenv("PATH", f"{planted.parent}:{os.environ['PATH']}")
+    assert perform(agent.consider("echo x").command, ground.project).stdout == b"x\n"
+    assert not canary.exists()
+    agent.hook["command"] = f"unspill hook claude-code{OR_STOP}"
+    agent.consider("echo x")
+    assert canary.exists()
+
+
+def test_the_plug_in_is_made_anew_each_time_where_no_command_reaches_it(ground: Ground) -> None:
+    """Also as the first thing of all, before there is a state directory."""
+    shutil.rmtree(ground.state, ignore_errors=True)
+    agent = ClaudeCode(ground.project)
+    assert ground.state.stat().st_mode & 0o777 == 0o700
+    made = agent.plugin / "hooks/hooks.json"
+    text = made.read_text()
+    made.write_text("{}")
+    assert ClaudeCode(ground.project).plugin == agent.plugin
+    assert made.read_text() == text
+    assert sorted(path.name for path in agent.plugin.rglob("*") if path.is_file()) == ["hooks.json", "plugin.json"]
+    done = perform(agent.consider(f"cat {made} || echo x > {made}").command, ground.project)
+    assert done.stdout == b""
+    assert made.read_text() == text
+
+
+GONE = {
+    "codex": ("~/.codex/hooks.json", '`sandbox_mode = "danger-full-access"`', "unspill agent codex"),
+    "gemini-cli": ("~/.gemini/settings.json", "`hook gemini-cli`", "unspill agent gemini"),
+}
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_an_agent_that_lost_its_hooks_runs_nothing_and_is_told_what_to_take_out(name: str, ground: Ground) -> None:
+    """With the settings that 0.2 wrote: its hook before a patch ended well whatever became of it."""
+    event = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "echo x"}}
+    done = run_cli("hook", name, cwd=ground.project, stdin=json.dumps(event).encode())
+    assert done.returncode == 2
+    for words in GONE[name]:
+        assert words in done.stderr.decode()
+    if name == "codex":
+        assert json.loads(done.stdout)["hookSpecificOutput"]["permissionDecision"] == "deny"
 
 
 PROGRAM = str(Path(sys.executable).with_name("unspill"))
@@ -368,8 +374,8 @@ KILLED = {"import os; os.kill(os.getpid(), 9)": -9, "import os; os._exit(77)": 7
 
 
 @pytest.fixture
-def agent(ground: Ground) -> Agent:
-    return KINDS["claude-code"]("claude-code", ground.project)
+def agent(ground: Ground) -> ClaudeCode:
+    return ClaudeCode(ground.project)
 
 
 def replace_module(ground: Ground, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
@@ -380,14 +386,14 @@ def replace_module(ground: Ground, monkeypatch: pytest.MonkeyPatch, name: str, t
     monkeypatch.setenv("PYTHONPATH", str(ground.top / "broken"))
 
 
-def call(words: list[str], agent: Agent) -> "subprocess.CompletedProcess[bytes]":
+def call(words: list[str], agent: ClaudeCode) -> "subprocess.CompletedProcess[bytes]":
     raw = json.dumps(agent.event_for("echo x")).encode()
     return subprocess.run(words, input=raw, cwd=agent.project, capture_output=True, check=False, timeout=60)
 
 
 @pytest.mark.parametrize(("text", "otherwise"), BREAKING.items())
 def test_a_defect_stops_the_command(
-    text: str, otherwise: int, agent: Agent, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    text: str, otherwise: int, agent: ClaudeCode, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_module(ground, monkeypatch, "json.py", text)
     done = call([PROGRAM, "hook", "claude-code"], agent)
@@ -398,7 +404,7 @@ def test_a_defect_stops_the_command(
 @pytest.mark.parametrize("words", [[sys.executable, str(SCRIPT)], [sys.executable, "-m", "unspill"]])
 @pytest.mark.parametrize("text", ["raise ImportError('damaged')", "raise KeyboardInterrupt", "def main("])
 def test_a_damaged_installation_stops_the_command(
-    words: list[str], text: str, agent: Agent, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    words: list[str], text: str, agent: ClaudeCode, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_module(ground, monkeypatch, "unspill/cli/main.py", text)
     damaged = ground.top / "broken/unspill"
@@ -410,34 +416,22 @@ def test_a_damaged_installation_stops_the_command(
     assert call([*words, "log"], agent).returncode not in (0, 2)
 
 
-@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("text", "otherwise"), KILLED.items())
 def test_the_settings_stop_the_command_where_the_hook_is_killed(
-    name: str, text: str, otherwise: int, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    text: str, otherwise: int, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = KINDS[name](name, ground.project)
+    agent = ClaudeCode(ground.project)
     assert agent.hook["command"].endswith(OR_STOP)
     replace_module(ground, monkeypatch, "json.py", text)
-    agent.hook["command"] = f"{PROGRAM} hook {name}{OR_STOP}"
+    agent.hook["command"] = f"{PROGRAM} hook claude-code{OR_STOP}"
     assert agent.consider("echo x").command is None
-    done = call([PROGRAM, "hook", name], agent)
+    done = call([PROGRAM, "hook", "claude-code"], agent)
     assert done.returncode == otherwise
     assert agent.decide({"command": "echo x"}, done).command == "echo x"
 
 
-def test_codex_runs_the_command_where_the_settings_give_no_reason(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The control arm: how the printed hook once ended."""
-    agent = KINDS["codex"]("codex", ground.project)
-    replace_module(ground, monkeypatch, "json.py", "import os; os._exit(77)")
-    agent.hook["command"] = f"{PROGRAM} hook codex || exit 2"
-    assert agent.consider("echo x").command == "echo x"
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_the_settings_stop_the_command_where_there_is_no_unspill_any_more(name: str, ground: Ground) -> None:
-    agent = KINDS[name](name, ground.project)
+def test_the_settings_stop_the_command_where_there_is_no_unspill_any_more(ground: Ground) -> None:
+    agent = ClaudeCode(ground.project)
     agent.hook["command"] = " ".join([str(ground.home / "gone"), *agent.hook["command"].split()[1:]])
     assert agent.consider("echo x").command is None
     agent.hook["command"] = agent.hook["command"].removesuffix(OR_STOP)
@@ -485,15 +479,14 @@ def grants(ground: Ground) -> list[str]:
     return [grant["scope"] for grant in json.loads(run_cli("grants", "--json", cwd=ground.project).stdout)["grants"]]
 
 
-def make_configured(name: str, ground: Ground, config: str) -> Agent:
+def make_configured(ground: Ground, config: str) -> ClaudeCode:
     ground.configure(config)
-    return KINDS[name](name, ground.project)
+    return ClaudeCode(ground.project)
 
 
 @pytest.mark.parametrize("approver", ["", 'approver = "terminal"\n'], ids=["by default", "configured"])
-@pytest.mark.parametrize("name", KINDS)
-def test_a_model_gets_no_grant_by_what_it_types(name: str, approver: str, ground: Ground, model: Person) -> None:
-    sealed = make_configured(name, ground, SHORT + approver).consider(ASKING).command
+def test_a_model_gets_no_grant_by_what_it_types(approver: str, ground: Ground, model: Person) -> None:
+    sealed = make_configured(ground, SHORT + approver).consider(ASKING).command
     assert sealed is not None
     shown = play(sealed, ground, model)
     assert "ended" in shown
@@ -504,7 +497,7 @@ def test_a_model_gets_no_grant_by_what_it_types(name: str, approver: str, ground
 
 def test_without_the_rule_the_model_answers_its_own_question(ground: Ground, model: Person) -> None:
     """The control arm: the same command line with nothing said about whom to ask."""
-    sealed = make_configured("codex", ground, CONFIG).consider(ASKING).command
+    sealed = make_configured(ground, CONFIG).consider(ASKING).command
     assert sealed is not None
     assert " --ask queue " in sealed
     shown = play(sealed.replace(" --ask queue ", " "), ground, model)
@@ -514,7 +507,7 @@ def test_without_the_rule_the_model_answers_its_own_question(ground: Ground, mod
 
 @pytest.mark.parametrize("whom", ["terminal", "queue"])
 def test_a_model_can_not_say_whom_to_ask(whom: str, ground: Ground, model: Person) -> None:
-    agent = make_configured("codex", ground, CONFIG)
+    agent = make_configured(ground, CONFIG)
     once = agent.consider(ASKING).command
     assert once is not None
     texts = [
@@ -536,7 +529,7 @@ def test_where_nobody_is_to_be_asked_nothing_waits(where: str, ground: Ground, m
     rule = 'approver = "deny"\n'
     if where == "project":
         ground.write(".unspill.toml", f"[permissions]\n{rule}")
-    agent = make_configured("codex", ground, SHORT + (rule if where == "config" else ""))
+    agent = make_configured(ground, SHORT + (rule if where == "config" else ""))
     shown = play(agent.consider(ASKING).command, ground, model)
     assert "ended" in shown
     assert "Waiting until" not in shown
@@ -545,9 +538,7 @@ def test_where_nobody_is_to_be_asked_nothing_waits(where: str, ground: Ground, m
 
 
 def test_a_person_answers_the_queue_elsewhere(ground: Ground, model: Person) -> None:
-    sealed = (
-        make_configured("codex", ground, CONFIG).consider("curl -sS -m 7 http://one.example.org/; echo ended").command
-    )
+    sealed = make_configured(ground, CONFIG).consider("curl -sS -m 7 http://one.example.org/; echo ended").command
     assert sealed is not None
     with subprocess.Popen(["sh", "-c", sealed], cwd=ground.project, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -559,69 +550,18 @@ def test_a_person_answers_the_queue_elsewhere(ground: Ground, model: Person) -> 
 
 
 def test_a_configuration_that_can_not_be_read_stops_the_command(ground: Ground) -> None:
-    outcome = make_configured("codex", ground, "nonsense = 1\n").consider("echo x")
+    outcome = make_configured(ground, "nonsense = 1\n").consider("echo x")
     assert outcome.command is None
     assert "nonsense" in outcome.told
 
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "coding-agents.md"
-
-
-def with_prefix(prefix: str, command: str, cwd_file: Path) -> str:
-    """Return the line that is given to a shell: the prefix up to its last option is taken for one program."""
-    text = f"source /nowhere/snapshot.sh 2>/dev/null || true && eval {shlex.quote(command)} && pwd -P >| {cwd_file}"
-    program, dash, options = prefix.rpartition(" -")
-    words = f"{shlex.quote(program)} -{options}" if dash else shlex.quote(prefix)
-    return f"{words} {shlex.quote(text)}"
-
-
-@pytest.fixture
-def prefix(ground: Ground) -> Path:
-    """The program that the document has you write."""
-    found = re.search(r"<<'END'\n(#!/bin/sh\n.*?)END\n", DOCUMENT.read_text(), re.DOTALL)
-    assert found is not None
-    path = ground.home / "sealed"
-    path.write_text(found[1])
-    path.chmod(0o755)
-    return path
-
-
-def perform_by_shell(line: str, cwd: Path) -> "subprocess.CompletedProcess[bytes]":
-    programs = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    variables = {**os.environ, "PATH": programs}
-    return subprocess.run(["bash", "-c", line], cwd=cwd, env=variables, capture_output=True, check=False, timeout=60)
-
-
-@pytest.mark.parametrize(
-    ("command", "printed", "code"),
-    [
-        ("echo plain", "plain\n", 0),
-        ("echo 'it'\"'\"'s' \"$((6 * 7))\" | tr a-z A-Z", "IT'S 42\n", 0),
-        ("cat <<'E'\n'raw' $x\nE", "'raw' $x\n", 0),
-        ("echo a; exit 7", "a\n", 7),
-        ("[[ x == x ]] && echo bash", "bash\n", 0),
-    ],
-)
-def test_a_command_behind_the_prefix_is_run_whole_and_sealed(
-    command: str, printed: str, code: int, prefix: Path, ground: Ground
-) -> None:
-    canary, cwd_file = ground.home / "canary", ground.home / "cwd"
-    text = f"touch {canary} 2>/dev/null; {command}"
-    done = perform_by_shell(with_prefix(os.fspath(prefix), text, cwd_file), ground.project)
-    # What follows the command is sealed as well: where the agent would look up its directory nothing is written
-    assert done.stdout.decode() == printed
-    assert not canary.exists()
-    assert not cwd_file.exists()
-    if code:
-        assert done.returncode == code
-    perform_by_shell(with_prefix("bash -c", text, cwd_file), ground.project)
-    assert canary.exists(), "behind another prefix the same command gets out"
-
-
-def test_the_variable_can_not_hold_our_own_command_line(ground: Ground) -> None:
-    done = perform_by_shell(with_prefix("unspill run --quiet -c", "echo x", ground.home / "cwd"), ground.project)
-    assert done.returncode == 127
-    assert done.stdout == b""
+def test_a_session_begins_with_what_the_model_is_told(ground: Ground) -> None:
+    event = json.dumps({"hook_event_name": "SessionStart", "source": "startup", "cwd": str(ground.project)})
+    done = run_cli("hook", "claude-code", cwd=ground.project, stdin=event.encode())
+    said = json.loads(done.stdout)["hookSpecificOutput"]
+    assert said["hookEventName"] == "SessionStart"
+    assert said["additionalContext"].startswith("Shell commands in this session run sealed by unspill")
+    assert "`unspill approve`" in said["additionalContext"]
 
 
 CLAUDE_CODE = {
@@ -645,9 +585,7 @@ def test_a_version_that_fails_open_is_refused_with_the_remedy(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    outcome = KINDS["claude-code"]("claude-code", ground.project).consider("echo x")
+    outcome = ClaudeCode(ground.project).consider("echo x")
     assert (outcome.command is not None) is is_taken
     if not is_taken:
         assert "Update it to 2.1.295 or newer: claude update." in outcome.told
-    # The variables of one agent say nothing of another
-    assert KINDS["codex"]("codex", ground.project).consider("echo x").command is not None

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.masked_host import asked_through, masked, nested
+from tests.support import MOUNTS
 from unspill.cli.upkeep import as_json, as_text, exit_code
 from unspill.errors import BwrapMissing, BwrapUnsafe, HostError
+from unspill.host import probe as host_probe
 from unspill.host.bwrap import facts_from_text, facts_to_text, find_bwrap
-from unspill.host.diagnosis import diagnose, install_command, survey_project
+from unspill.host.diagnosis import diagnose, find_refusal, install_command, survey_project
 from unspill.host.probe import SCRATCH_PREFIX, has_symlink_flaw, makes_directory_through, probe, scratch_directory
 from unspill.model.plan import Facts
 from unspill.model.policy import Policy
@@ -156,9 +158,6 @@ def test_root_is_refused_unless_configured(trusted: bytes, state: Path) -> None:
     assert text.startswith("Level C: ")
 
 
-FILESYSTEMS = Path("/opt/unspill-ci/fs")
-
-
 @pytest.fixture
 def odd_state(tmp_path: Path) -> Path:
     path = tmp_path / "state: with, odd\\ name"
@@ -233,7 +232,7 @@ def test_a_bwrap_that_can_make_nothing_is_taken_for_flawed(odd_state: Path) -> N
 
 @pytest.mark.parametrize("kind", ["xfs", "btrfs"])
 def test_both_overlay_engines_work_on(kind: str, trusted: bytes) -> None:
-    work = FILESYSTEMS / kind / "work"
+    work = MOUNTS / kind / "work"
     if not work.is_dir():
         pytest.skip(f"no {kind} is mounted at {work}; .ci/setup does it")
     facts = probe(trusted, os.fsencode(work))
@@ -365,6 +364,51 @@ def test_a_killed_probe_leaves_a_directory_that_the_next_one_removes(trusted: by
         probe(trusted, os.fsencode(odd_state))
         assert os.path.isdir(held)
     assert list(odd_state.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["before it is locked", "while it is locked"])
+def test_a_probe_whose_directory_another_one_sweeps_works(
+    trusted: bytes, odd_state: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    state = os.fsencode(odd_state)
+    swept: list[bytes] = []
+
+    def sweep(path: bytes) -> None:
+        if not swept and os.path.basename(path).startswith(SCRATCH_PREFIX):
+            swept.append(path)
+            with scratch_directory(state):
+                assert not os.path.lexists(path)
+
+    def make_and_be_swept(above: bytes, name: bytes) -> bytes:
+        path = make(above, name)
+        sweep(path)
+        return path
+
+    def open_and_be_swept(path: bytes, *rest: int) -> int:
+        fd = open_file(path, *rest)
+        sweep(path)
+        return fd
+
+    make, open_file = host_probe._make, os.open
+    if moment == "before it is locked":
+        monkeypatch.setattr(host_probe, "_make", make_and_be_swept)
+    else:
+        monkeypatch.setattr(os, "open", open_and_be_swept)
+    facts = probe(trusted, state)
+    assert swept
+    assert facts.problems == probe(trusted, state).problems
+    assert facts.can_seal()
+    assert list(odd_state.iterdir()) == []
+
+
+def test_what_keeps_a_probe_from_its_directory_is_not_called_a_missing_bwrap(trusted: bytes, odd_state: Path) -> None:
+    odd_state.chmod(0o500)
+    facts = probe(trusted, os.fsencode(odd_state))
+    row = find_refusal(diagnose(facts, Policy()))
+    assert row is not None
+    assert "Permission denied" in row.consequence
+    assert row.remedy.startswith("Make the directory yours")
+    assert not [row for row in diagnose(facts, Policy()).rows if "bubblewrap" in row.remedy]
 
 
 def test_a_flatpak_application_is_recognised(trusted: bytes, odd_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

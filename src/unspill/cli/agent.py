@@ -14,6 +14,7 @@ import sys
 import time
 from threading import Event, Thread
 
+from unspill.agents.homes import find_whole_agent, make_home, model_hosts, own_variables, program_places
 from unspill.cli.main import EVENTS, Option, open_sandbox, verb
 from unspill.cli.run import (
     AFTER,
@@ -35,19 +36,18 @@ from unspill.layers.lifecycle import homes_dir
 from unspill.layers.trees import remove_tree
 from unspill.sandbox.keeper import is_busy
 from unspill.sandbox.project import find_own_locations, find_project, resolve_project
-from unspill.setup.homes import find_whole_agent, make_home, model_hosts, own_variables, program_of, program_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
+    from unspill.agents.homes import WholeAgent
     from unspill.cli.main import Arguments
     from unspill.model.policy import Policy
     from unspill.sandbox.live import Live
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
-    from unspill.setup.homes import WholeAgent
 
 # It has said something and pauses; and the longest time without a checkpoint while it goes on
 _PAUSE_S, _LONGEST_S = 1.5, 20.0
@@ -79,7 +79,7 @@ def agent(arguments: Arguments) -> int:
     """Run an agent; return its exit code."""
     if not arguments.words:
         raise UsageError("no agent is named", remedy="For example: unspill agent claude")
-    given, rest = program_of(arguments.words[0]), arguments.words[1:]
+    given, *rest = arguments.words
     name = os.path.basename(given)
     found = find_whole_agent(name)
     program = shutil.which(given)

@@ -13,6 +13,7 @@ import stat
 
 from unspill.host.libc import Statx
 from unspill.host.places import mounts_below
+from unspill.model.plan import NO_ANSWER
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -92,7 +93,8 @@ REMEDIES = _CAUSES | {
         "Keep the state on a local filesystem such as ext4, XFS, btrfs or tmpfs: set UNSPILL_STATE_DIR to a "
         "directory there. Overlays can't have their upper directory on overlayfs, NFS, FUSE or eCryptfs."
     ),
-    "state": "Make the directory yours and writable, or set UNSPILL_STATE_DIR to one that is.",
+    "state": "Make the directory yours, writable and not full, or set UNSPILL_STATE_DIR to one that is.",
+    "busy": "The machine may be very busy. Run it again.",
     "cgroup": (
         "Start unspill in a delegated group: systemd-run --user --scope -p Delegate=yes unspill ... Without one, "
         "limits are set per process (rlimits), not per run."
@@ -221,12 +223,14 @@ class _Judge:
         bwrap = self._facts.bwrap
         if bwrap is not None:
             return self._row("bwrap", f"{_show(bwrap.path)} {bwrap.version}", "ok", "Only root can write it.")
+        if error is None and "state" in self._why:
+            return self._row("bwrap", "unknown", "note", "It could not be tried: that needs the state directory.")
         row = self._row("bwrap", "none", "missing", "There is no bwrap.", "bwrap-missing")
         return row if error is None else row.replace(consequence=error.message, remedy=error.remedy or row.remedy)
 
     def seal(self) -> Iterator[Row]:
         """Judge what no run can do without."""
-        cause = self._cause()
+        cause, state = self._cause(), self._why.get("state", "")
         of_userns = "bwrap-0.8" if "Unknown option" in self._why.get("disable_userns", "") else "proc"
         needed = (
             (
@@ -254,7 +258,8 @@ class _Judge:
             if getattr(self._facts, name):
                 yield self._row(fact, "yes", "ok", good)
             else:
-                yield self._row(fact, "no", "missing", f"{bad} {self._why.get(name, '')}", repair)
+                why = self._why.get(name, state)
+                yield self._row(fact, "no", "missing", f"{bad} {why}", "state" if state else repair)
 
     def overlays(self) -> Iterator[Row]:
         facts, why, wanted = self._facts, self._why, self._policy.engine
@@ -344,6 +349,7 @@ class _Judge:
 
     def _row(self, fact: str, value: str, standing: Standing, consequence: str, repair: str = "") -> Row:
         bwrap = self._facts.bwrap
+        repair = "busy" if NO_ANSWER in consequence else repair
         remedy = "" if not repair else remedy_for(repair) if bwrap is None else remedy_for(repair, bwrap.path)
         return Row(fact=fact, value=value, standing=standing, consequence=consequence.rstrip(), remedy=remedy)
 

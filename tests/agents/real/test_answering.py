@@ -2,22 +2,20 @@
 """E14 with real coding agents: a model that tries to answer unspill's questions by all that its agent gives it."""
 
 import json
-import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import unspill
-from tests.agents.real.trials import AGENTS, INSTALLED, UNSPILL, Trial
-from tests.cli.coding_agents import OR_STOP
-from unspill.setup.scripted_model import Asked, Body, ModelAnswer, ScriptedModel, Turn
-from unspill.setup.scripted_model import ToolCall as Call
+from tests.agents.real.trials import AGENTS, INSTALLED, UNSPILL, Trial, facts_of
+from tests.scripted_model import ScriptedModel, Turn
+from tests.scripted_model import ToolCall as Call
 
 pytestmark = [pytest.mark.agents, pytest.mark.kernel, pytest.mark.timeout(240)]
 
@@ -97,12 +95,10 @@ def test_e14_a_model_of_claude_code_answers_nothing(kind: str, tmp_path: Path, s
         skill.parent.mkdir(parents=True)
         skill.write_text(SKILL.format(skilled))
         second.script = (bash(other), Turn(text="done"))
-        begun = trial.agent.begin(trial, "hook" if kind == "as it is" else "plain")
-        words = [word for word in begun.words if word not in ("--permission-mode", "acceptEdits")]
-        skips = "--dangerously-skip-permissions"
-        words += [] if skips in words else [skips]
+        begun = trial.agent.begin(trial, "plain")
+        line = trial.line("hook" if kind == "as it is" else "plain", begun)
         variables = {**begun.variables, "ANTHROPIC_BASE_URL": second.url, "CLAUDE_CODE_MAX_RETRIES": "1"}
-        agent = shlex.join(["env", *map("=".join, variables.items()), "timeout", "20", *words])
+        agent = shlex.join(["env", *map("=".join, variables.items()), "timeout", "20", "bash", "-c", line])
         model.script = (
             bash(first),
             bash(f"printf %s {shlex.quote(json.dumps({'hookSpecificOutput': said}))}"),
@@ -115,16 +111,7 @@ def test_e14_a_model_of_claude_code_answers_nothing(kind: str, tmp_path: Path, s
             Turn(calls=(Call(("Write",), {"file_path": str(config), "content": WIDER}),)),
             Turn(text="done"),
         )
-        done = subprocess.run(
-            words,
-            env={**trial.environ(), **begun.variables},
-            cwd=trial.project,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        done = trial.start(line, begun)
     told = done.stdout[-2000:], done.stderr[-2000:], model.results
     assert "permissionDecision" in "".join(model.results), told
     if kind == "as it is":
@@ -139,63 +126,39 @@ def test_e14_a_model_of_claude_code_answers_nothing(kind: str, tmp_path: Path, s
     assert ask(trial, *ATTEMPTS)[1] == [one for one in ATTEMPTS if one != "by what a command prints"], told
 
 
-class TypingModel(ScriptedModel):
-    """Types into the session of a command that Codex said last."""
-
-    def answer(self, asked: Asked, model: str) -> ModelAnswer:
-        found = super().answer(asked, model)
-        sessions = re.findall(r"session ID (\d+)", "".join(self.results))
-        calls = tuple(
-            (known, replace(call, arguments={**call.arguments, "session_id": int(sessions[-1])}))
-            if known == "write_stdin" and sessions
-            else (known, call)
-            for known, call in found.calls
-        )
-        return replace(found, calls=calls)
+SWITCHES_OFF = json.dumps({"disableAllHooks": True})
 
 
-class Unguarded(Trial):
-    """One whose hook seals commands and says nothing of whom to ask; nobody looks at the agent's own edits."""
+def test_e14_a_model_whose_agent_asks_nobody_can_not_switch_its_hook_off(kind: str, tmp_path: Path) -> None:
+    """Have Claude Code with permissions bypassed write `disableAllHooks` into the project's settings by its own tool,
+    by their own name and through a link, then run a command in the next session.
 
-    def settings(self, *words: str) -> Body:
-        settings = super().settings(*words)
-        [group, _edits] = settings["hooks"]["PreToolUse"]
-        [hook] = group["hooks"]
-        hook["command"] = hook["command"].removesuffix(OR_STOP) + " | sed 's/ --ask queue//'"
-        return {"hooks": {"PreToolUse": [group]}}
-
-
-def test_e14_a_model_of_codex_types_no_answer_and_patches_no_settings(kind: str, tmp_path: Path) -> None:
-    """Have the model of a real Codex ask for a host in a terminal, type `always` there, and patch the configuration.
-
-    Control: where the sealed command says nothing of whom to ask, and no hook looks at patches, both work.
+    Control: where the plug-in asks about commands alone, the file is written and the command runs unsealed.
     """
-    # Long enough to be answered on a busy machine; where no answer can come, the command is to end soon
-    asking = f"[network]\nask = true\n[permissions]\nwait_s = {4 if kind == 'as it is' else 10}\n"
-    with TypingModel() as model:
-        trial = (Trial if kind == "as it is" else Unguarded)(tmp_path, AGENTS["codex"], model, model)
-        config = configure(trial, asking)
-        lines = "".join(f"-{line}\n" for line in asking.splitlines()) + "".join(
-            f"+{line}\n" for line in WIDER.splitlines()
-        )
-        name = os.path.relpath(config, trial.project)
-        patch = f"*** Begin Patch\n*** Update File: {name}\n@@\n{lines}*** End Patch\n"
-        curl = f"curl -sS -m 20 http://{HOST}/"
-        types = Turn(calls=(Call(("write_stdin",), {"session_id": 0, "chars": "always\n", "yield_time_ms": 3000}),))
-        script = (
-            Turn(calls=(Call(("exec_command",), {"cmd": curl, "tty": True, "yield_time_ms": 3000}),)),
-            *(types, types, types),
-            Turn(calls=(Call(("apply_patch",), {"input": patch}, text=patch),)),
-            Turn(text="done"),
-        )
-        done = trial.play_script("hook", script)
-    told = done.stdout[-3000:], done.stderr[-2000:], model.results
-    grants = json.loads(trial.unspill("grants", "--json").stdout)["grants"]
-    assert "session ID" in "".join(model.results), told
-    if kind == "control":
-        assert [grant["scope"] for grant in grants] == ["always"], told
-        assert config.read_text() == WIDER, told
-        return
-    assert grants == [], told
-    assert config.read_text() == asking, told
-    assert "only the user may change" in "".join(model.results), told
+    with ScriptedModel() as model, ScriptedModel() as canary:
+        trial = Trial(tmp_path, AGENTS["claude-code"], model, canary)
+        settings = trial.project / ".claude/settings.local.json"
+        (trial.project / "leads").symlink_to(".claude")
+        begun = trial.agent.begin(trial, "plain")
+        line = trial.line("hook", begun)
+        if kind == "control":
+            plugin = trial.home / "plugin"
+            shutil.copytree(trial.unspill("hook", "claude-code", "--plugin-dir").stdout.strip(), plugin)
+            hooks = plugin / "hooks/hooks.json"
+            hooks.write_text(re.sub(r'"\^\(Bash[^"]*"', '"^Bash$"', hooks.read_text()))
+            line = line.replace('"$(unspill hook claude-code --plugin-dir)"', str(plugin))
+        names = (settings, trial.project / "leads/settings.local.json")
+        writes = (Call(("Write",), {"file_path": str(path), "content": SWITCHES_OFF}) for path in names)
+        model.script = (*(Turn(calls=(one,)) for one in writes), bash("true"), Turn(text="done"))
+        trial.start(line, begun)
+        is_written = settings.exists()
+        # It reads them when it starts, and when it notices that they have changed
+        model.script = (bash(trial.first), Turn(text="done"))
+        done = trial.start(line, begun)
+        told = done.stdout[-2000:], done.stderr[-2000:], model.results
+        found = facts_of(trial)
+    assert "made.txt" in found["files"], told
+    is_open = kind == "control"
+    assert is_written is is_open, told
+    assert (found["key seen"], found["network reached"]) == (is_open, is_open), told
+    assert ("decides whether commands are sealed" in "".join(model.results)) is not is_open, told

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of real coding agents: sealed commands and the agent's own edits, undone together or up to any step."""
+"""Sessions of a real Claude Code: sealed commands and its own edits, undone together or up to any step."""
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.agents.real.trials import AGENTS, Trial
-from unspill.setup.scripted_model import ScriptedModel, Turn
-from unspill.setup.scripted_model import ToolCall as Call
+from tests.scripted_model import ScriptedModel, Turn
+from tests.scripted_model import ToolCall as Call
 
 pytestmark = [pytest.mark.agents, pytest.mark.kernel, pytest.mark.timeout(900)]
 
@@ -23,21 +23,11 @@ def model() -> Iterator[ScriptedModel]:
         yield model
 
 
-def claude_edit(trial: Trial, name: str, text: str, old: str | None) -> list[Call]:
+def edit(trial: Trial, name: str, text: str, old: str | None) -> list[Call]:
     path = str(trial.project / name)
     # It writes over a file only if it has read it
     read = [] if old is None else [Call(("Read",), {"file_path": path})]
     return [*read, Call(("Write",), {"file_path": path, "content": text})]
-
-
-def codex_edit(_trial: Trial, name: str, text: str, old: str | None) -> list[Call]:
-    lines = "".join(f"-{line}\n" for line in (old or "").splitlines())
-    what = f"*** Add File: {name}\n" if old is None else f"*** Update File: {name}\n@@\n{lines}"
-    patch = f"*** Begin Patch\n{what}+{text}*** End Patch\n"
-    return [Call(("apply_patch",), {"input": patch}, text=patch)]
-
-
-EDITS: dict[str, Callable[..., list[Call]]] = {"claude-code": claude_edit, "codex": codex_edit}
 
 
 def draw(trial: Trial, count: int) -> tuple[tuple[Turn, ...], list[dict[str, str]]]:
@@ -53,7 +43,7 @@ def draw(trial: Trial, count: int) -> tuple[tuple[Turn, ...], list[dict[str, str
             files[name] = f"{files.get(name, '')}line {number}\n"
         else:
             text = f"edit {number}\n"
-            calls += EDITS[trial.agent.name](trial, name, text, files.get(name))
+            calls += edit(trial, name, text, files.get(name))
             files[name] = text
         states.append(dict(files))
     return (*(Turn(calls=(call,)) for call in calls), Turn(text="done")), states
@@ -63,12 +53,11 @@ def contents(trial: Trial) -> dict[str, str]:
     return {name: content.decode() for name, (_mode, content) in trial.tree().items()}
 
 
-@pytest.mark.parametrize("name", EDITS)
 def test_a_session_of_commands_and_own_edits_is_undone_to_any_step(
-    name: str, tmp_path: Path, model: ScriptedModel, full: bool
+    tmp_path: Path, model: ScriptedModel, full: bool
 ) -> None:
     """The time buys 6 steps of a real agent, and 40 with `--full`."""
-    trial = Trial(tmp_path, AGENTS[name], model, model)
+    trial = Trial(tmp_path, AGENTS["claude-code"], model, model)
     before = trial.tree()
     script, states = draw(trial, count := 40 if full else 6)
     done = trial.play_script("hook", script, limit_s=20 * count + 60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real coding agents, set up as our documents say: sealed, and what they did is undone to the very tree."""
+"""Real coding agents by the lines of our documents: sealed, and what they did is undone to the very tree."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.agents.real.trials import AGENTS, VERSIONS, Trial, facts_of
+from tests.attack.hostile_clone import HostileClone
 from tests.figures import record_agent
-from unspill.setup.scripted_model import ScriptedModel
+from tests.scripted_model import ScriptedModel
 
 pytestmark = [pytest.mark.agents, pytest.mark.kernel, pytest.mark.timeout(240)]
 
@@ -64,9 +65,6 @@ def test_an_agent_is_sealed_and_what_it_did_is_undone(
     after = trial.tree()
     assert after["notes.md"][1].endswith(b"delta\n")
     trial.undo_everything()
-    if mode == "test command":
-        # What the agent itself wrote was never sealed, and stays
-        before["own.txt"] = after["own.txt"]
     assert trial.tree() == before
     record_agent(name, mode, VERSIONS[name]["version"], "sealed, undone")
 
@@ -109,6 +107,20 @@ def test_without_unspill_the_same_agent_is_open(
         done.stderr[-3000:],
         model.results,
     )
+
+
+@pytest.mark.parametrize("arm", ["wrap", "plain"])
+def test_what_a_hostile_project_has_an_agent_run_is_sealed_with_it(
+    arm: str, tmp_path: Path, model: ScriptedModel, canary: ScriptedModel
+) -> None:
+    """Its hooks, servers and variables, in a Claude Code that asks nobody. Without unspill they run as the person."""
+    trial = Trial(tmp_path, AGENTS["claude-code"], model, canary)
+    clone = HostileClone(trial.project, trial.home / "marks")
+    done = trial.play(arm)
+    told = done.stdout[-3000:], done.stderr[-3000:]
+    assert model.requests, told
+    ran = clone.ran()
+    assert ran == set() if arm == "wrap" else ran >= {"hooks:claude", "mcp:claude"}, (ran, told)
 
 
 def test_the_installed_agents_are_those_of_the_list(full: bool) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real coding agents, each set up as our documents say, with a home directory and a project of their own.
+"""Real coding agents, each started by a line of our documents, with a home directory and a project of their own.
 
 The programs and their versions are in agents.json; `.ci/setup` installs them. Nothing leaves the machine: the model is
-on loopback, and the key is a fake.
+on loopback, and the key is a fake. What a line gets besides are the task, and the way to that model.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
 import unspill
+from tests.architecture.sources import ROOT
+from tests.docs.blocks import find_blocks
 from tests.panes import typed
-from unspill.cli.hook import trust_hash
+from tests.scripted_model import Body, ScriptedModel, Turn
+from tests.scripted_model import ToolCall as Call
+from unspill.agents.homes import find_whole_agent
 from unspill.plan.view import LASTING_HOME
-from unspill.setup.homes import find_whole_agent
-from unspill.setup.scripted_model import Body, ScriptedModel, Turn
-from unspill.setup.scripted_model import ToolCall as Call
 
 INSTALLED: Final = Path(os.environ.get("UNSPILL_CI_AGENTS", "/opt/unspill-ci/agents"))
 VERSIONS: Final[dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("agents.json").read_text())
@@ -38,11 +40,37 @@ ENDS: Final = "the-end-42"
 # What an agent without tools does itself, in its own words
 OWN_EDIT: Final = "own.txt\n```\nmade by the agent itself\n```\n"
 LIMIT_S: Final = 100
+# Which page has the line that starts an agent, and what that line begins with behind its variables
+PAGES: Final = {
+    "wrap": ("docs/coding-agents.md", "unspill agent {}"),
+    "hook": ("docs/coding-agents.md", "{} --plugin-dir"),
+    "mcp": ("docs/mcp.md", "{}"),
+}
+_VARIABLE: Final = re.compile(r"^[A-Z_]+='[^']*' ")
+
+
+@cache
+def documented(mode: str, program: str) -> str:
+    """Return the line of the documents that starts an agent in a mode."""
+    page, beginning = PAGES[mode]
+    lines = [
+        line for one in find_blocks((ROOT / page).read_text("utf-8")) if one.language == "sh" for line in one.content
+    ]
+    begins = re.compile(re.escape(beginning.format(program)) + r"(?= |$)")
+    [found] = [line for line in lines if begins.match(_VARIABLE.sub("", line))]
+    return found
+
+
+def documented_file(name: str) -> str:
+    """Return a file that the documents show; its first line names it."""
+    texts = ["\n".join(one.content) for one in find_blocks((ROOT / "docs/mcp.md").read_text("utf-8"))]
+    [found] = [text for text in texts if text.startswith(f"# ~/{name}\n")]
+    return found + "\n"
 
 
 @dataclass(frozen=True)
 class Begun:
-    """How an agent is started: its words for one task, and variables besides the usual ones."""
+    """How an agent is started for one task: its words besides those of the documents, and variables."""
 
     words: list[str]
     variables: dict[str, str]
@@ -64,7 +92,7 @@ class Agent:
     name: str
     begin: Callable[[Trial, str], Begun]
     shell: Callable[[str], Call]
-    modes: tuple[str, ...] = ("hook", "mcp", "wrap")
+    modes: tuple[str, ...] = ("mcp", "wrap")
     # It has no tools: it edits files itself, and runs one command after that
     is_editor: bool = False
     typing: Typing | None = None
@@ -128,7 +156,7 @@ class Trial:
         (self.project / "doomed.txt").write_text("untracked and precious\n")
 
     def environ(self) -> dict[str, str]:
-        path = f"{UNSPILL.parent}:/usr/local/bin:/usr/bin:/bin"
+        path = f"{UNSPILL.parent}:{self.agent.program.parent}:/usr/local/bin:/usr/bin:/bin"
         return {"HOME": str(self.home), "PATH": path, "TERM": "dumb", "LANG": "C.UTF-8", "SHELL": "/bin/bash"}
 
     def unspill(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -138,9 +166,6 @@ class Trial:
         return subprocess.run(
             command, cwd=self.project, env=environ, stdin=no_input, capture_output=True, text=True, check=False
         )
-
-    def settings(self, *words: str) -> Body:
-        return json.loads(self.unspill(*words, "--settings").stdout)  # type: ignore[no-any-return]
 
     @property
     def first(self) -> str:
@@ -170,11 +195,12 @@ class Trial:
         """Have the agent do what a script says, until it ends."""
         self.model.script = script
         begun = self.agent.begin(self, mode)
-        words = begun.words
-        if mode == "wrap":
-            words = self._inside(begun)
+        return self.start(self.line(mode, begun), begun, limit_s)
+
+    def start(self, line: str, begun: Begun, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
+        """Type a line, and wait until the agent ends."""
         return subprocess.run(
-            words,
+            ["bash", "-c", line],
             env={**self.environ(), **begun.variables},
             cwd=self.project,
             stdin=subprocess.DEVNULL,
@@ -184,15 +210,41 @@ class Trial:
             check=False,
         )
 
+    def line(self, mode: str, begun: Begun) -> str:
+        """Return what a person types: the line of the documents for this mode, and what the task needs besides."""
+        program = self.agent.program.name
+        start = program
+        if mode in PAGES:
+            start = documented(mode, program)
+        if mode == "wrap":
+            start = start.replace("unspill agent", f"unspill agent {shlex.join(self._way_to_model(begun))}", 1)
+        if mode == "sandbox":
+            start = f"{self.agent.beside_unspill(self.home.parent)} {self.agent.program} --sandbox unspill"
+        if start.startswith(f"{program} mcp add "):
+            # This one remembers it
+            path = self.home / ".gemini/policies/unspill.toml"
+            path.parent.mkdir()
+            path.write_text(documented_file(".gemini/policies/unspill.toml"))
+            start = f"{start} && {program}"
+        return f"{start} {shlex.join(begun.words)}"
+
+    def _way_to_model(self, begun: Begun) -> list[str]:
+        """Return the options by which a whole agent reaches this model. Its own variables it gets by itself."""
+        agent = find_whole_agent(self.agent.program.name)
+        others = {name: value for name, value in begun.variables.items() if not name.startswith(agent.variables)}
+        variables = [word for pair in others.items() for word in ("--env", "=".join(pair))]
+        return ["--expose", str(self.model.port), *variables]
+
     def play_at_terminal(self, begun: Begun) -> str:
         """Have somebody start the whole agent in a terminal, type the task and leave; return the screen."""
         typing = self.agent.typing
         assert typing is not None
         self.model.script = self.script("wrap")
-        words = self._inside(Begun([str(self.agent.program), *typing.words], begun.variables))
+        line = self.line("wrap", Begun([*typing.words], begun.variables))
         variables = {**self.environ(), **begun.variables, "TERM": "screen-256color"}
         start = self.home.parent / "start"
-        start.write_text(shlex.join(["env", "-i", *("=".join(pair) for pair in variables.items()), *words]) + "\n")
+        cleared = ["exec", "env", "-i", *("=".join(pair) for pair in variables.items()), "bash", "-c", line]
+        start.write_text(shlex.join(cleared) + "\n")
         with typed(self.project, self.home.parent, rows=40, columns=110) as pane:
             pane.type("-l", "clear; sh ../../start")
             pane.type("Enter")
@@ -207,13 +259,6 @@ class Trial:
             pane.type("Enter")
             pane.see("^out>$", LIMIT_S)
             return "\n".join(pane.lines())
-
-    def _inside(self, begun: Begun) -> list[str]:
-        """Return what starts the whole agent in a sandbox. Its own variables it gets by itself."""
-        agent = find_whole_agent(begun.words[0])
-        others = {name: value for name, value in begun.variables.items() if not name.startswith(agent.variables)}
-        variables = [word for pair in others.items() for word in ("--env", "=".join(pair))]
-        return [str(UNSPILL), "agent", "--expose", str(self.model.port), *variables, "--", *begun.words]
 
     def forget_settings(self) -> None:
         """Remove all that the person has but the project, the key and what unspill keeps."""
@@ -240,43 +285,25 @@ def _tool(name: str, argument: str) -> Callable[[str], Call]:
 
 
 def begin_claude(trial: Trial, mode: str) -> Begun:
-    words = [str(trial.agent.program), "-p", "do it", "--output-format", "json"]
-    settings: Body = {}
-    match mode:
-        case "hook":
-            settings = trial.settings("hook", "claude-code")
-            words += ["--permission-mode", "acceptEdits"]
-        case "mcp":
-            config = trial.home / "mcp.json"
-            config.write_text(json.dumps(trial.settings("mcp")))
-            words += [
-                "--mcp-config",
-                str(config),
-                "--allowedTools",
-                "mcp__unspill",
-                "--disallowedTools",
-                "Bash,Edit,Write",
-            ]
-        case _:
-            words += ["--dangerously-skip-permissions"]
+    words = ["-p", "do it", "--output-format", "json"]
+    if mode != "mcp":
+        words += ["--permission-mode", "acceptEdits"] if mode == "hook" else ["--dangerously-skip-permissions"]
     # What it asks a person at its first start
     known = {"hasCompletedOnboarding": True, "theme": "dark", "bypassPermissionsModeAccepted": True}
     answers = {"customApiKeyResponses": {"approved": ["sk-ant-fake"], "rejected": []}}
     trusted = {"projects": {str(trial.project): {"hasTrustDialogAccepted": True}}}
     (trial.home / ".claude.json").write_text(json.dumps({**known, **answers, **trusted}))
-    (trial.home / ".claude").mkdir()
-    (trial.home / ".claude/settings.json").write_text(json.dumps(settings))
     variables = {"ANTHROPIC_BASE_URL": trial.model.url, "ANTHROPIC_API_KEY": "sk-ant-fake"}
     return Begun(words, {**variables, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"})
 
 
-def begin_codex(trial: Trial, mode: str) -> Begun:
+def begin_codex(trial: Trial, _mode: str) -> Begun:
     place = trial.home / ".codex"
     place.mkdir()
     lines = [
         'model = "gpt-5.5"',
         'model_provider = "scripted"',
-        f'sandbox_mode = "{"read-only" if mode == "mcp" else "danger-full-access"}"',
+        'sandbox_mode = "danger-full-access"',
         'approval_policy = "never"',
         "[model_providers.scripted]",
         'name = "scripted"',
@@ -288,27 +315,12 @@ def begin_codex(trial: Trial, mode: str) -> Begun:
         f'[projects."{trial.project}"]',
         'trust_level = "trusted"',
     ]
-    if mode == "mcp":
-        server = trial.settings("mcp")["mcpServers"]["unspill"]
-        lines += ["[mcp_servers.unspill]", f"command = {json.dumps(server['command'])}"]
-        lines += [f"args = {json.dumps(server['args'])}", "supports_parallel_tool_calls = true"]
-        lines += ['default_tools_approval_mode = "approve"']
-        lines += ["[features]", "shell_tool = false"]
-    if mode == "hook":
-        hooks = trial.settings("hook", "codex")
-        (place / "hooks.json").write_text(json.dumps(hooks))
-        # What Codex writes down when a person trusts them: another digest, and it would skip a hook
-        for event, groups in hooks["hooks"].items():
-            name = re.sub(r"(?<!^)(?=[A-Z])", "_", event).lower()
-            for number, group in enumerate(groups):
-                lines += [f'[hooks.state."{place}/hooks.json:{name}:{number}:0"]']
-                lines += [f'trusted_hash = "{trust_hash(group.get("matcher"), group["hooks"][0], name)}"']
     (place / "config.toml").write_text("\n".join(lines) + "\n")
-    words = [str(trial.agent.program), "exec", "--json", "--skip-git-repo-check", "do it"]
+    words = ["exec", "--json", "--skip-git-repo-check", "do it"]
     return Begun(words, {"SCRIPTED_KEY": "sk-fake"})
 
 
-def begin_gemini(trial: Trial, mode: str) -> Begun:
+def begin_gemini(trial: Trial, _mode: str) -> Begun:
     place = trial.home / ".gemini"
     place.mkdir()
     settings: Body = {
@@ -317,28 +329,20 @@ def begin_gemini(trial: Trial, mode: str) -> Begun:
         "telemetry": {"enabled": False},
         "privacy": {"usageStatisticsEnabled": False},
     }
-    if mode == "hook":
-        settings |= trial.settings("hook", "gemini-cli")
-    if mode == "mcp":
-        settings |= trial.settings("mcp") | {"tools": {"exclude": ["run_shell_command", "write_file", "replace"]}}
-        settings["mcpServers"]["unspill"]["trust"] = True
     (place / "settings.json").write_text(json.dumps(settings))
     (place / "trustedFolders.json").write_text(json.dumps({str(trial.project): "TRUST_FOLDER"}))
-    words = [str(trial.agent.program), "-p", "do it", "--yolo", "--output-format", "json", "-m", "gemini-2.5-pro"]
+    words = ["-p", "do it", "--yolo", "--output-format", "json", "-m", "gemini-2.5-pro"]
     variables = {"GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": trial.model.url}
     return Begun(words, {**variables, "GEMINI_CLI_TRUST_WORKSPACE": "true"})
 
 
-def begin_qwen(trial: Trial, mode: str) -> Begun:
+def begin_qwen(trial: Trial, _mode: str) -> Begun:
     place = trial.home / ".qwen"
     place.mkdir()
     settings: Body = {"security": {"auth": {"selectedType": "openai"}}, "general": {"disableAutoUpdate": True}}
     settings |= {"telemetry": {"enabled": False}, "privacy": {"usageStatisticsEnabled": False}}
-    if mode == "mcp":
-        settings |= trial.settings("mcp") | {"tools": {"exclude": ["run_shell_command", "write_file", "edit"]}}
-        settings["mcpServers"]["unspill"]["trust"] = True
     (place / "settings.json").write_text(json.dumps(settings))
-    words = [str(trial.agent.program), "-p", "do it", "--yolo", "--output-format", "json"]
+    words = ["-p", "do it", "--yolo", "--output-format", "json"]
     url = f"{trial.model.url}/v1"
     return Begun(words, {"OPENAI_API_KEY": "fake", "OPENAI_BASE_URL": url, "OPENAI_MODEL": "mock-model"})
 
@@ -347,17 +351,12 @@ def begin_opencode(trial: Trial, mode: str) -> Begun:
     model = {"name": "mock", "limit": {"context": 100_000, "output": 8_000}}
     options = {"baseURL": f"{trial.model.url}/v1", "apiKey": "fake"}
     provider = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {"mock-model": model}}
-    settings: Body = {"autoupdate": False, "share": "disabled", "permission": {"*": "allow"}}
+    settings: Body = {"autoupdate": False, "share": "disabled"}
     settings |= {"model": "mock/mock-model", "small_model": "mock/mock-model", "provider": {"mock": provider}}
-    if mode == "mcp":
-        server = trial.settings("mcp")["mcpServers"]["unspill"]
-        command = [server["command"], *server["args"]]
-        settings["mcp"] = {"unspill": {"type": "local", "command": command, "enabled": True}}
-        settings["permission"] = {"bash": "deny", "edit": "deny"}
     place = trial.home / ".config/opencode"
     place.mkdir(parents=True)
     (place / "opencode.json").write_text(json.dumps(settings))
-    words = [str(trial.agent.program), "run", "--format", "json", "do it"]
+    words = ["run", "--format", "json", *(() if mode == "mcp" else ("--auto",)), "do it"]
     return Begun(words, {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"})
 
 
@@ -375,23 +374,12 @@ def begin_continue(trial: Trial, mode: str) -> Begun:
         "    roles: [chat]",
         "    capabilities: [tool_use]",
     ]
-    if mode == "mcp":
-        server = trial.settings("mcp")["mcpServers"]["unspill"]
-        lines += ["mcpServers:", "  - name: unspill", f"    command: {json.dumps(server['command'])}"]
-        lines += [f"    args: {json.dumps(server['args'])}"]
     config = trial.home / ".continue/config.yaml"
     config.parent.mkdir()
     config.write_text("\n".join(lines) + "\n")
     if mode == "wrap":
         config = Path(os.fsdecode(LASTING_HOME), ".continue/config.yaml")
-    words = [str(trial.agent.program), "-p", "--config", str(config)]
-    if mode == "mcp":
-        # With `--auto` it has all tools, whatever is excluded
-        own = ("Bash", "Write", "Edit", "MultiEdit")
-        words += [word for tool in own for word in ("--exclude", tool)] + ["--allow", "*"]
-    else:
-        words += ["--auto"]
-    return Begun([*words, "do it"], {"CONTINUE_TELEMETRY_ENABLED": "0"})
+    return Begun(["-p", "--config", str(config), "--auto", "do it"], {"CONTINUE_TELEMETRY_ENABLED": "0"})
 
 
 def begin_pi(trial: Trial, _mode: str) -> Begun:
@@ -400,15 +388,13 @@ def begin_pi(trial: Trial, _mode: str) -> Begun:
     provider = {"baseUrl": f"{trial.model.url}/v1", "api": "openai-completions", "apiKey": "fake"}
     models = {"providers": {"mock": {**provider, "models": [{"id": "mock-model"}]}}}
     (place / "models.json").write_text(json.dumps(models))
-    words = [str(trial.agent.program), "-p", "--provider", "mock", "--model", "mock-model", "do it"]
+    words = ["-p", "--provider", "mock", "--model", "mock-model", "do it"]
     return Begun(words, {"PI_OFFLINE": "1"})
 
 
-def begin_aider(trial: Trial, mode: str) -> Begun:
+def begin_aider(trial: Trial, _mode: str) -> Begun:
     test = f"{trial.first}; {FAILS}"
-    if mode == "test command":
-        test = f"unspill run --quiet -- sh -c {shlex.quote(test)}"
-    words = [str(trial.agent.program), "--model", "openai/mock-model", "--edit-format", "whole", "--message", "do it"]
+    words = ["--model", "openai/mock-model", "--edit-format", "whole", "--message", "do it"]
     words += ["--auto-test", "--test-cmd", test, "--no-suggest-shell-commands", "--yes-always", "--no-auto-commits"]
     words += [
         "--no-check-update",
@@ -425,12 +411,8 @@ def begin_aider(trial: Trial, mode: str) -> Begun:
     return Begun([*words, *kept], {**variables, "LITELLM_LOCAL_MODEL_COST_MAP": "True"})
 
 
-def begin_dcode(trial: Trial, mode: str) -> Begun:
-    program = [str(trial.agent.program)]
-    if mode == "sandbox":
-        program = [str(trial.agent.beside_unspill(trial.home.parent)), *program]
-    words = [*program, "-n", "do it", "-M", "anthropic:claude-sonnet-4-6", "-S", "all"]
-    words += ["--sandbox", "unspill"] if mode == "sandbox" else []
+def begin_dcode(trial: Trial, _mode: str) -> Begun:
+    words = ["-n", "do it", "-M", "anthropic:claude-sonnet-4-6", "-S", "all"]
     variables = {"ANTHROPIC_BASE_URL": trial.model.url, "ANTHROPIC_API_URL": trial.model.url}
     return Begun(words, {**variables, "ANTHROPIC_API_KEY": "fake", "DEEPAGENTS_CODE_NO_UPDATE_CHECK": "1"})
 
@@ -451,6 +433,7 @@ AGENTS: Final[dict[str, Agent]] = {
             "claude-code",
             begin_claude,
             _shell("Bash", description="a command"),
+            modes=("hook", "mcp", "wrap"),
             typing=Typing(("--dangerously-skip-permissions",), "bypass permissions on", "/exit"),
         ),
         Agent(
@@ -470,17 +453,15 @@ AGENTS: Final[dict[str, Agent]] = {
             "opencode",
             begin_opencode,
             _shell("bash", description="a command"),
-            modes=("mcp", "wrap"),
-            typing=Typing((), "Ask anything", "/exit"),
+            typing=Typing(("--auto",), "Ask anything", "/exit"),
         ),
         Agent(
             "qwen-code",
             begin_qwen,
             _shell("run_shell_command", description="a command", is_background=False),
-            modes=("mcp", "wrap"),
             typing=Typing(("--yolo",), "Type your message", "/quit"),
         ),
-        Agent("continue", begin_continue, _shell("Bash"), modes=("mcp", "wrap")),
+        Agent("continue", begin_continue, _shell("Bash"), modes=("wrap",)),
         Agent(
             "pi",
             begin_pi,
@@ -488,7 +469,7 @@ AGENTS: Final[dict[str, Agent]] = {
             modes=("wrap",),
             typing=Typing(("--provider", "mock", "--model", "mock-model"), "Ask it how to use", "/quit"),
         ),
-        Agent("aider", begin_aider, _shell(), modes=("test command", "wrap"), is_editor=True),
+        Agent("aider", begin_aider, _shell(), modes=("wrap",), is_editor=True),
         Agent("dcode", begin_dcode, _shell("execute"), modes=("sandbox", "wrap")),
     )
 }

@@ -65,6 +65,12 @@ CASES: dict[str, tuple[dict[str, object], str, str, str]] = {
     "everything": ({}, "A", "engines", ""),
     "no cgroup": ({"cgroup": "none"}, "B", "cgroup", "Delegate=yes"),
     "no landlock": ({"landlock_abi": 0}, "A", "landlock", ""),
+    "no time": (
+        {"seccomp": False, "problems": (("seccomp", "no answer in 60 seconds"),)},
+        "D",
+        "seccomp",
+        "Run it again",
+    ),
     "no seccomp": ({"seccomp": False}, "D", "seccomp", "newer kernel"),
     "no openat2": ({"openat2": False}, "B", "openat2", "newer kernel"),
     "only native": (NOT_OURS, "A", "engines", ""),

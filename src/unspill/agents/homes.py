@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
+import tomllib
 from tempfile import mkdtemp
 from urllib.parse import urlsplit
 
 from unspill.errors import UsageError
 from unspill.layers.trees import remove_tree
 from unspill.record import Record
-from unspill.setup.agents import AGENTS_TO_SET_UP
-from unspill.setup.edit import dump_toml, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
 _LARGEST = 1 << 20
 _MOST_FILES = 1000
 # Where an agent looks instead of its place in the home directory, if the person says so
 _MOVED = {".claude.json": "CLAUDE_CONFIG_DIR", ".claude": "CLAUDE_CONFIG_DIR", ".codex": "CODEX_HOME"}
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+# Strings come first, so that nothing inside of one is taken for a comment or a comma
+_STRING = r'"(?:\\.|[^"\\])*"'
+_COMMENT = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
 
 
 class Copied(Record):
@@ -65,11 +70,6 @@ def find_whole_agent(program: str) -> WholeAgent:
     """Return what is known of an agent by its program; of any other program nothing is copied."""
     name = os.path.basename(program)
     return WHOLE_AGENTS.get(name) or WholeAgent(title=name)
-
-
-def program_of(word: str) -> str:
-    """Return the program that a word means: an agent may also be named as for `unspill setup`."""
-    return AGENTS_TO_SET_UP[word].program if word in AGENTS_TO_SET_UP else word
 
 
 def own_variables(agent: WholeAgent, environ: Mapping[str, str]) -> dict[str, str]:
@@ -138,9 +138,7 @@ def _fill(made: str, agent: WholeAgent, home: str, project: str, environ: Mappin
             copied += [one.path] if is_there else []
         except FileNotFoundError:
             continue
-        except UsageError as error:
-            left.append((one.path, error.message))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             left.append((one.path, getattr(error, "strerror", None) or str(error)))
     return NewHome(copied=tuple(copied), left=tuple(left))
 
@@ -184,7 +182,9 @@ def _read(path: str) -> bytes:
 
 
 def _chosen(one: Copied, content: bytes, project: str) -> bytes:
-    said = parse(one.form, content.decode("utf-8"))
+    said = _PARSERS[one.form](content.decode("utf-8-sig"))
+    if not isinstance(said, dict):
+        raise ValueError("its settings are no object")
     kept: dict[str, Any] = {key: said[key] for key in one.keys if key in said}
     for key in one.by_project:
         members = said.get(key)
@@ -204,6 +204,41 @@ def _without_servers(value: Any) -> Any:
     return {key: one for key, one in value.items() if key in ("hasTrustDialogAccepted", "trust_level")}
 
 
+def _parse_json(text: str) -> Any:
+    """Return what a JSON text says. Agents let people write comments, and a comma behind the last member."""
+    without = _LAST_COMMA.sub(r"\1", _COMMENT.sub(r"\1", text))
+    return json.loads(without) if without.strip() else {}
+
+
+def dump_toml(value: dict[str, Any], path: tuple[str, ...] = ()) -> str:
+    """Return settings as a TOML text.
+
+    Raises:
+        ValueError: there is something in them that this does not write: a date, a list of tables.
+    """
+    plain = {key: one for key, one in value.items() if not isinstance(one, dict)}
+    try:
+        lines = [f"{_toml_name((key,))} = {_toml(one)}\n" for key, one in plain.items()]
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    header = [f"[{_toml_name(path)}]\n"] if path and (plain or not value) else []
+    tables = [dump_toml(one, (*path, key)) for key, one in value.items() if isinstance(one, dict)]
+    text = "".join((*header, *lines, *tables))
+    if not path and tomllib.loads(text) != value:
+        raise ValueError("a list of tables")
+    return text
+
+
+def _toml_name(path: tuple[str, ...]) -> str:
+    return ".".join(key if _BARE_KEY.fullmatch(key) else _toml(key) for key in path)
+
+
+def _toml(value: Any) -> str:
+    # A text of JSON is one of TOML but for one character
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {"json": _parse_json, "toml": tomllib.loads}
 _GEMINI_KEYS = ("security", "general", "ui", "model", "telemetry", "privacy", "context", "selectedAuthType", "theme")
 
 

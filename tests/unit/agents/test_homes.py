@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.setup.edit import dump_toml
-from unspill.setup.homes import (
+from unspill.agents.homes import (
     WHOLE_AGENTS,
     Copied,
     NewHome,
     WholeAgent,
+    dump_toml,
     find_whole_agent,
     make_home,
     model_hosts,
@@ -150,6 +150,29 @@ def test_what_can_not_be_copied_is_named_and_the_rest_is_there(home: Path) -> No
     assert (place / ".claude/settings.json").exists()
 
 
+COMMENTED: dict[str, dict[str, Any] | None] = {
+    '\ufeff{\n  // mine\n  "theme": "a // b, }", /* and\n mine */ "verbose": true,\n}\n': {
+        "theme": "a // b, }",
+        "verbose": True,
+    },
+    '{"theme": "\\"/*", "userID": [",]", /* last */ ],}': {"theme": '"/*', "userID": [",]"]},
+    "": {},
+    "  // nothing": {},
+    '{"theme": "x", // no end': None,
+    "[]": None,
+}
+
+
+@pytest.mark.parametrize("text", COMMENTED)
+def test_settings_may_have_comments_and_a_comma_behind_the_last(home: Path, text: str) -> None:
+    (home / ".claude.json").write_text(text)
+    place, made = make(home, "claude")
+    assert made is not None
+    assert [path for path, _why in made.left] == ([".claude.json"] if COMMENTED[text] is None else [])
+    if COMMENTED[text] is not None:
+        assert json.loads((place / ".claude.json").read_text()) == COMMENTED[text]
+
+
 def test_codex_has_no_sandbox_of_its_own_inside_of_ours_whatever_the_person_has(home: Path) -> None:
     (home / ".codex/config.toml").unlink()
     place, _made = make(home, "codex")
@@ -160,7 +183,7 @@ def test_a_home_that_can_not_be_filled_is_not_left_behind(home: Path, monkeypatc
     def fail(*_given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unspill.setup.homes._chosen", fail)
+    monkeypatch.setattr("unspill.agents.homes._chosen", fail)
     with pytest.raises(KeyboardInterrupt):
         make(home, "claude")
     assert os.listdir(home.parent / "homes") == []

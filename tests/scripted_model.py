@@ -27,8 +27,10 @@ Body = dict[str, Any]
 FINDERS: dict[str, Body] = {
     "WaitForMcpServers": {},
     "ToolSearch": {"query": "unspill run"},
-    "tool_search": {"query": "unspill run"},
+    "tool_search": {"query": "run a command"},
 }
+# Calls a tool that was found by its name
+CALLER = "tool_call"
 # A client that does not find it by then never will: its server may take a while to start
 MOST_SEARCHES = 40
 SEARCH_S = 0.5
@@ -46,11 +48,10 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Turn:
-    """What the model does once: it says something, or calls tools, `if_there` only if the client has them."""
+    """What the model does once: it says something, or calls tools."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
-    if_there: bool = False
 
 
 @dataclass(frozen=True)
@@ -349,10 +350,14 @@ class ScriptedModel:
             return ModelAnswer(model, "The script is over.", (), asked.tools)
         turn = self.script[step]
         calls = []
-        for call in turn.calls:
-            known = next((one for one in call.names if one in asked.tools), None)
-            if known is None and turn.if_there:
-                return ModelAnswer(model, "ok", (), asked.tools)
+        for wanted in turn.calls:
+            call, known = wanted, next((one for one in wanted.names if one in asked.tools), None)
+            if known is None and CALLER in asked.tools:
+                # It names the tools that it keeps back, and what was found of them is not added to the others
+                hidden = next((one for one in call.names if f'"name":"{one}"' in "".join(asked.results)), None)
+                if hidden is not None or asked.step:
+                    given = {"name": hidden or call.names[0], "arguments": call.arguments}
+                    known, call = CALLER, ToolCall((CALLER,), given)
             if known is None:
                 return self._search(asked, model)
             calls.append((known, call))
