@@ -32,10 +32,10 @@ from inspect_ai.util import (
 
 from tests.apart import apart, left  # noqa: F401
 from tests.architecture.sources import ROOT
+from tests.scripted_model import ScriptedModel, ToolCall, Turn
 from tests.support import Ground, kinds, lasting, processes_with
 from unspill.adapters.inspect_ai import CommandTimedOut, UnspillEnvironment
 from unspill.sandbox.sandbox import TEMPORARY, Sandbox, remove_temporary
-from unspill.setup.scripted_model import ScriptedModel, ToolCall, Turn
 
 pytestmark = [
     pytest.mark.kernel,

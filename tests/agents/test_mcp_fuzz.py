@@ -4,6 +4,8 @@
 import os
 import random
 import subprocess
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +16,6 @@ from pydantic import ValidationError
 
 from tests.agents.fuzzed import Fuzz
 from tests.agents.fuzzed_values import ARGUMENTS, CANARY
-from tests.agents.http_world import until
 from tests.agents.wire import ERAS, Era, Wire, descendants, digest, wired
 from tests.figures import record_figure
 from tests.support import Ground, lasting, processes_with, run_cli
@@ -138,6 +139,14 @@ def of_commands(wire: Wire) -> list[str]:
     """Return what runs but the spawner, and the sandbox that is kept for the next run: bwrap, pid 1 and a door."""
     kept = ("spawner_main", "unspill-spawner", "/run/unspill-wait", "unspill-door")
     return [one for one in descendants(wire.process.pid).values() if not any(word in one for word in kept)]
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Wait for something to become true, and tell whether it did."""
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
 
 
 def look(wire: Wire, world: World) -> None:

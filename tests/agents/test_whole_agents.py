@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import ROOT
+from tests.scripted_model import ScriptedModel, ToolCall, Turn
 from tests.support import Ground, run_cli
-from unspill.setup.scripted_model import ScriptedModel, ToolCall, Turn
 
 pytestmark = [
     pytest.mark.kernel,

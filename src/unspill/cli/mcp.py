@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`unspill mcp`: the MCP server, on standard input and output, or by HTTP for the person's own programs.
+"""`unspill mcp`: the MCP server, on standard input and output.
 
 Which projects there are, who is asked and what may be remembered is the operator's to say, here; no client can.
 """
@@ -12,7 +12,6 @@ import sys
 
 from unspill.changes.scan import CollectorPaused
 from unspill.cli.main import NO_PROJECT, Option, verb
-from unspill.cli.output import print_json
 from unspill.errors import UsageError
 from unspill.host.places import own_words
 from unspill.policy.defaults import check_root
@@ -23,9 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from mcp.server.lowlevel import Server
-
-    from unspill.adapters.mcp.http import Serving
     from unspill.cli.main import Arguments
 
 _WHOM = ("client", "queue", "deny")
@@ -45,9 +41,6 @@ _PATIENCE_S, _LONGEST_S = 5.0, 600.0
     Option(name="--remember", help="also offer clients answers that last longer than one run"),
     Option(name="--patience", metavar="SECONDS", help="how long a model waits for `unspill approve` (default: 5)"),
     Option(name="--may-apply", help="also give models the tool `apply`"),
-    Option(name="--http", metavar="ADDRESS", help="serve over HTTP at unix:PATH, 127.0.0.1:PORT or [::1]:PORT"),
-    Option(name="--token-file", metavar="FILE", help="file with the token that HTTP clients send; created if missing"),
-    Option(name="--origin", metavar="ORIGIN", repeated=True, help="accept HTTP clients from this origin"),
     Option(name="--settings", help="print the configuration for your MCP client, and serve nothing"),
     examples=(
         "unspill mcp --settings --no-project",
@@ -80,15 +73,12 @@ def mcp(arguments: Arguments) -> int:
             questions=QuestionSettings(**wanted),
             may_apply=arguments.flag("--may-apply"),
         )
-        if arguments.value("--http") is not None:
-            _serve_http(arguments, server, sandboxes)
-        elif sys.stdin.isatty():
+        if sys.stdin.isatty():
             raise UsageError(
                 "an MCP client has to start this",
                 remedy="`unspill mcp --settings` prints the configuration for your client.",
             )
-        else:
-            serve_stdio(server)
+        serve_stdio(server)
     finally:
         for sandbox in sandboxes:
             sandbox.close()
@@ -97,8 +87,6 @@ def mcp(arguments: Arguments) -> int:
 
 def _wanted(arguments: Arguments) -> dict[str, Any]:
     """Return how questions get to a person, as the options say."""
-    if arguments.value("--http") is None and (arguments.flag("--token-file") or arguments.flag("--origin")):
-        raise UsageError("--token-file and --origin need --http", remedy="Leave them out, or add --http ADDRESS.")
     whom = arguments.value("--ask")
     if whom not in (None, *_WHOM):
         raise UsageError(f"--ask is not one of {', '.join(_WHOM)}: {whom!r}")
@@ -128,11 +116,6 @@ def _settings(arguments: Arguments) -> dict[str, Any]:
     Raises:
         UsageError: it would not work.
     """
-    if arguments.value("--http") is not None:
-        remedy = "Use one of them; docs/mcp.md says what HTTP clients need."
-        raise UsageError(
-            "--settings is for a server that its client starts, --http for one that you start", remedy=remedy
-        )
     words, option = ["mcp"], "--project"
     for project in _projects(arguments):
         if project is None:
@@ -154,27 +137,3 @@ def _default(sandboxes: list[Sandbox]) -> Sandbox | None:
     """Return the one of several that this program was started in."""
     here = os.getcwdb()
     return next((one for one in sandboxes if here == one.project or here.startswith(one.project + b"/")), None)
-
-
-def _serve_http(arguments: Arguments, server: Server[Any], sandboxes: list[Sandbox]) -> None:
-    from unspill.adapters.mcp.http import serve_http  # lazy: mcp
-
-    token_file = arguments.value("--token-file")
-    serve_http(
-        server,
-        arguments.value("--http") or "",
-        token_file=os.fsencode(token_file) if token_file else find_own_locations().state + b"/mcp/token",
-        origins=arguments.values("--origin"),
-        sandboxes=sandboxes,
-        on_ready=_print_place if arguments.flag("--json") else _say_place,
-    )
-
-
-def _print_place(serving: Serving) -> None:
-    print_json(serving.as_dict())
-    sys.stdout.flush()
-
-
-def _say_place(serving: Serving) -> None:
-    where = f" on {serving.socket}" if serving.socket else ""
-    print(f"unspill: Serving {serving.url}{where}; token: {serving.token_file}", file=sys.stderr, flush=True)

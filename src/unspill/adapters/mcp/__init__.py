@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MCP server: tools and resources of sandboxes, by stdio or HTTP, for clients of both eras of the protocol.
+"""The MCP server: tools and resources of sandboxes, by stdio, for clients of both eras of the protocol.
 
-stdio, http   the two ways in: the client that started this process, or requests that show a token
 server        what each request gets; calls of tools, each in a thread, and their questions to the client
 questions     who is asked: the client's user, `unspill approve` or nobody; questions as forms
 resources     which projects there are, their tools, and what clients can read besides results

@@ -64,8 +64,7 @@ def approver_for(
     whom = settings.whom or ("client" if configured == "terminal" else configured)
     if whom == "deny":
         return DenyAll()
-    can_ask = is_modern(context) or context.session.can_send_request
-    if whom == "client" and can_ask and _shows_forms(context.session.client_capabilities):
+    if whom == "client" and _shows_forms(context.session.client_capabilities):
         return None
     return RetryQueue(sandbox._project.store.requests, wait_s=settings.patience_s)
 

@@ -159,7 +159,7 @@ def make_server(
     questions: QuestionSettings | None = None,
     may_apply: bool = False,
 ) -> Server[Calls]:
-    """Return a server for these sandboxes, to be served by stdio or by HTTP.
+    """Return a server for these sandboxes, to be served by `serve_stdio`.
 
     Args:
         sandboxes: One, or several, which the argument `project` of each tool chooses from.
