@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from scripts.seccomp.rules import IOCTLS, Refuse, RefuseIf, classify, numbers_of, verdicts
 from tests.attack.ablation_rules import ABOVE_32_BITS, ENOSYS, FAMILIES, X32_BIT, answer_of
 from tests.attack.ablation_rules import INSIDE as TELLING_INSIDE
 from tests.attack.arena import Arena, python
@@ -28,7 +29,6 @@ from tests.figures import record_figure
 from tests.kernel.seccomp_box import FOREIGN, INSIDE, MACHINE
 from tests.support import chosen_views, directory_on, run_cli
 from unspill.host.bwrap import build_filter
-from unspill.host.seccomp_rules import IOCTLS, Refuse, RefuseIf, classify, numbers_of, verdicts
 from unspill.layers.trees import remove_tree
 from unspill.runner.launcher import stop_launchers
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from unspill.host.seccomp_rules import numbers_of
+from scripts.seccomp.rules import numbers_of
 
 INSIDE: Final = Path(__file__).with_name("seccomp_inside.py")
 MACHINE: Final = platform.machine()

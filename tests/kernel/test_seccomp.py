@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from scripts.seccomp.rules import AUDIT_ARCHES, AllowCall, Refuse, RefuseIf, assemble, numbers_of, verdicts
 from tests.kernel.seccomp_box import FOREIGN, MACHINE, Box
 from unspill.host.bwrap import build_filter
-from unspill.host.seccomp_rules import AUDIT_ARCHES, AllowCall, Refuse, RefuseIf, assemble, numbers_of, verdicts
 
 if TYPE_CHECKING:
-    from unspill.host.seccomp_rules import Verdict
+    from scripts.seccomp.rules import Verdict
     from unspill.model.policy import Profile
 
 pytestmark = [pytest.mark.kernel, pytest.mark.attack, pytest.mark.bwrap]

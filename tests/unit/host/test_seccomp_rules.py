@@ -17,12 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.attack.requests import REQUESTS
-from tests.unit.host.seccomp_interpreter import ALLOW, ERRNO, JUMP, Call, check, instructions, run, said_of_values
-from unspill.errors import HostError
-from unspill.host import seccomp_rules
-from unspill.host.bwrap import build_filter
-from unspill.host.seccomp_rules import (
+from scripts.seccomp import rules as seccomp_rules
+from scripts.seccomp.rules import (
     AUDIT_ARCHES,
     IOCTLS,
     AllowCall,
@@ -34,9 +30,13 @@ from unspill.host.seccomp_rules import (
     program_for,
     verdicts,
 )
+from tests.attack.requests import REQUESTS
+from tests.unit.host.seccomp_interpreter import ALLOW, ERRNO, JUMP, Call, check, instructions, run, said_of_values
+from unspill.errors import HostError
+from unspill.host.bwrap import build_filter
 
 if TYPE_CHECKING:
-    from unspill.host.seccomp_rules import Verdict
+    from scripts.seccomp.rules import Verdict
     from unspill.model.policy import Profile
 
 MACHINES: Final = ("x86_64", "aarch64")

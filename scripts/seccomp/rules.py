@@ -8,7 +8,7 @@ requests are a list of what programs need, found by tracing them; their numbers 
 
 The filter is a classic BPF program, as bwrap's `--seccomp` reads it: a search tree over ranges of numbers, since
 compares in a row cost a fifth more where a kernel runs the program for every call. Pure; a run takes the finished
-program from `seccomp`.
+program from `unspill.host.seccomp_tables`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from errno import (
     EPERM,
 )
 
+from scripts.seccomp.numbers import STRETCHES
 from unspill.errors import HostError
-from unspill.host.seccomp_tables import STRETCHES
 from unspill.record import Record
 
 TYPE_CHECKING = False
