@@ -123,12 +123,7 @@ if TYPE_CHECKING:
 __all__ = ["__version__", *_WHERE]  # noqa: PLE0604
 
 
-_RENAMED = {"Left": "Skipped", "RootfsShelf": "RootfsRegistry", "RootfsWish": "RootfsSpec"}
-
-
 def __getattr__(name: str) -> object:
-    if name in _RENAMED:
-        raise AttributeError(f"unspill.{name} is now unspill.{_RENAMED[name]}")
     if name not in _WHERE:
         raise AttributeError(f"module 'unspill' has no attribute {name!r}")
     from importlib import import_module  # lazy: library

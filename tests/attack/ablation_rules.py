@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from scripts.seccomp.rules import AUDIT_ARCHES, AllowCall, Refuse, RefuseIf, assemble, numbers_of, verdicts
 from tests.attack.entries_inside import PASSED
 from tests.attack.requests import REQUESTS
 from unspill.host.bwrap import build_filter
-from unspill.host.seccomp_rules import AUDIT_ARCHES, AllowCall, Refuse, RefuseIf, assemble, numbers_of, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from unspill.host.seccomp_rules import Verdict
+    from scripts.seccomp.rules import Verdict
     from unspill.model.policy import Profile
 
     Call = tuple[str, int, tuple[int, ...]]

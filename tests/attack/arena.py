@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from scripts.seccomp.rules import AUDIT_ARCHES, AllowCall, assemble, numbers_of, verdicts
 from tests.kernel.seccomp_box import MACHINE
 from tests.support import Ground, is_rootfs_chosen
 from unspill import RunResult, Sandbox
-from unspill.host.seccomp_rules import AUDIT_ARCHES, AllowCall, assemble, numbers_of, verdicts
 from unspill.model.plan import Bind, Plan, ReadOnly
 from unspill.plan.argv import bwrap_options
 from unspill.sandbox import running
 
 if TYPE_CHECKING:
-    from unspill.host.seccomp_rules import Verdict
+    from scripts.seccomp.rules import Verdict
     from unspill.model.plan import MountOp
     from unspill.model.policy import Profile
 

@@ -16,10 +16,10 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from scripts.seccomp.rules import numbers_of
 from tests.attack.arena import processes_with
 from tests.attack.entries_inside import LISTENER, PASSED
 from tests.kernel.seccomp_box import MACHINE
-from unspill.host.seccomp_rules import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scripts.seccomp.rules import AllowCall, Refuse, RefuseIf, verdicts
 from tests.attack.ablation_rules import FAMILIES, answers, rules
 from tests.attack.entries_inside import PASSED
 from tests.attack.requests import REQUESTS
 from tests.figures import record_figure
 from tests.kernel.seccomp_box import MACHINE
 from unspill.host.bwrap import build_filter
-from unspill.host.seccomp_rules import AllowCall, Refuse, RefuseIf, verdicts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from unspill.host.seccomp_rules import Verdict
+    from scripts.seccomp.rules import Verdict
     from unspill.model.policy import Profile
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from scripts.seccomp.rules import AUDIT_ARCHES, AllowCall, assemble, numbers_of, verdicts
 from tests.attack.ablation_rules import ABOVE_32_BITS, answers
 from tests.attack.arena import Arena, naive_bwrap, outside, python, replaced, shown_as_it_is
 from tests.attack.cve_entries import ENTRIES, Entry
@@ -31,14 +32,13 @@ from unspill import NeverStarted, Selection, UnspillError
 from unspill.errors import BwrapUnsafe
 from unspill.host.bwrap import build_filter, find_bwrap
 from unspill.host.dirfd import open_beneath, open_stepwise
-from unspill.host.seccomp_rules import AUDIT_ARCHES, AllowCall, assemble, numbers_of, verdicts
 from unspill.model.policy import Network
 from unspill.policy.hosts import Destination, Refused, parse_rules
 from unspill.runner.launcher import stop_launchers
 
 if TYPE_CHECKING:
+    from scripts.seccomp.rules import Verdict
     from tests.attack.ablation_rules import Call
-    from unspill.host.seccomp_rules import Verdict
     from unspill.model.plan import Facts
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scripts.seccomp.rules import numbers_of
 from tests.attack.arena import END, Arena, drop, python
 from tests.figures import record_figure
 from tests.support import NO_CACHES, chosen_views, short
 from unspill import LimitReached, Limits, OutputChunk
 from unspill.errors import UsageError
-from unspill.host.seccomp_rules import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scripts.seccomp.rules import numbers_of
 from tests.attack.arena import Arena, judge, python
 from tests.kernel.checkpoint_writers import WRITERS
 from tests.kernel.seccomp_box import MACHINE
@@ -29,7 +30,6 @@ from unspill import NeverStarted, RunResult, Sandbox, Signalled, TimedOut
 from unspill.errors import SandboxUnavailable
 from unspill.host import door, job, stopper
 from unspill.host.door import ENDED, FRAME_BYTES, QUIET, STARTED, frame, read_frame, waiting_program
-from unspill.host.seccomp_rules import numbers_of
 from unspill.runner import live as live_runner
 from unspill.runner.launcher import stop_launchers
 from unspill.runner.live import LiveSandbox

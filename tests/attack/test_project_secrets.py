@@ -353,6 +353,7 @@ def test_a9_no_way_into_an_index_unmasks_a_secret(arena: Arena, way: str, monkey
     for name in ("remember_claims", "mark_written"):
         monkeypatch.setattr(f"unspill.sandbox.apply.{name}", lambda *_arguments: None)
     monkeypatch.setattr("unspill.sandbox.secrets.Claims.may_be_made", lambda *_arguments: False)
+    monkeypatch.setattr("unspill.sandbox.secrets.Claims.is_told", lambda *_arguments: True)
     monkeypatch.setattr("unspill.sandbox.secrets.Claims.has", lambda *_arguments: False)
     assert CANARY.encode() in play("second")
 

@@ -20,7 +20,7 @@ from unspill.layers.lifecycle import wait_until_clean
 
 STORE_FILES: Final = {"store.db", "store.db-wal", "store.db-shm"}
 PARTS: Final = {
-    *("layers", "bases", "work", "runs", "locks", "empty", "copies", "operations", "pending"),
+    *("layers", "bases", "work", "runs", "locks", "empty", "copies", "operations", "pending", "plugins"),
     *("masks", "audit", "skeletons", "edits"),
 }
 CGROUPS: Final = Path("/sys/fs/cgroup")

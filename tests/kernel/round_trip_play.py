@@ -156,9 +156,9 @@ class Game:
         recorded = self._stage.run(operations, after)
         if after == "discard":
             return []
-        self._oracle.hold(run)
         if after == "apply":
-            return self._compare(recorded, self._oracle.apply_run(run.layer), has_lefts=False)
+            return self._compare(recorded, self._oracle.apply_run(run), has_lefts=False)
+        self._oracle.hold(run)
         return []
 
     def _apply(self, chosen: set[bytes] | None, *, must_win: bool = False) -> list[str]:

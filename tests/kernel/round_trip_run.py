@@ -2,15 +2,14 @@
 """What operations do to the model: a person's in a live tree, a command's in the top layer of a stack."""
 
 from tests.kernel.round_trip_inside import Operation
-from tests.kernel.round_trip_tree import ROOT, Layer, Node, Tree, ancestors, below, fill, fold, parent
+from tests.kernel.round_trip_tree import ROOT, Layer, Node, Tree, ancestors, below, fold, parent
 
 
 class LiveEdit:
-    """A person who edits a live tree; `now` is the moment of every edit."""
+    """A person who edits a live tree."""
 
-    def __init__(self, live: Tree, now: int) -> None:
+    def __init__(self, live: Tree) -> None:
         self._live = live
-        self._now = now
 
     def play(self, operation: Operation) -> None:
         verb, path, *rest = operation
@@ -25,7 +24,6 @@ class LiveEdit:
             case "touch":
                 self._edit(path, mtime=rest[0])
             case "attribute" if live[path].attributes.get(rest[0]) == rest[1]:
-                # The same value again changes nothing, not even the moment
                 pass
             case "attribute":
                 self._edit(path, attributes={**live[path].attributes, rest[0]: rest[1]})
@@ -38,7 +36,7 @@ class LiveEdit:
             case "unlink" | "remove":
                 self._remove(path)
             case "mkdir":
-                self._put(path, Node("dir", rest[0], made=self._now, filled=self._now))
+                self._put(path, Node("dir", rest[0]))
             case "symlink":
                 self._put(path, Node("symlink", content=rest[0]))
             case "rename":
@@ -47,36 +45,33 @@ class LiveEdit:
                 raise ValueError(verb)
 
     def _edit(self, path: bytes, **fields: object) -> None:
-        self._live[path] = self._live[path].edited(self._now, **fields)
+        self._live[path] = self._live[path].edited(**fields)
 
     def _put(self, path: bytes, node: Node) -> None:
-        node.changed = self._now
+        assert parent(path) in self._live
         self._live[path] = node
-        fill(self._live[parent(path)], self._now)
 
     def _rename(self, old: bytes, new: bytes) -> None:
         node = self._live[old]
         inside = {inner: self._live[inner] for inner in below(self._live, old)} if node.is_dir else {}
         self._remove(old)
-        # A moved directory brings along what is in it, and that is as old as it was
-        self._put(new, node.edited(self._now) if node.is_dir else node.copy())
+        self._put(new, node.edited() if node.is_dir else node.copy())
         self._live |= {new + inner[len(old) :]: entry for inner, entry in inside.items()}
 
     def _remove(self, path: bytes) -> None:
         for inner in below(self._live, path) if self._live[path].is_dir else ():
             del self._live[inner]
         del self._live[path]
-        fill(self._live[parent(path)], self._now)
 
 
 class RunEdit:
     """A command that runs on top of a stack: what it writes goes to a new layer, after a copy of what was there."""
 
-    def __init__(self, stack: list[Layer], live: Tree, now: int) -> None:
+    def __init__(self, stack: list[Layer], live: Tree) -> None:
         self._stack = stack
         self._live = live
         self._below = fold(stack, live)
-        self.layer = Layer(now, {ROOT: self._below[ROOT].copy()})
+        self.layer = Layer({ROOT: self._below[ROOT].copy()})
 
     def view(self) -> Tree:
         return fold([*self._stack, self.layer], self._live)

@@ -13,11 +13,11 @@ from typing import Any, Final
 from tests.kernel.round_trip_inside import Operation
 from tests.support import Ground
 from unspill import RunResult, Sandbox
-from unspill.layers.lifecycle import OpenRun, drop_run, load_stacks, open_run, seal_run
+from unspill.layers.lifecycle import OpenRun, drop_run, load_stacks, open_run
 from unspill.layers.locks import lock_sandbox
 from unspill.model.operation import Operation as Recorded
 from unspill.model.run import Exited
-from unspill.sandbox.apply import apply_run
+from unspill.sandbox.running import _seal_and_apply
 from unspill.sandbox.scan import scan_run
 
 INSIDE: Final = Path(__file__).with_name("round_trip_inside.py")
@@ -92,13 +92,12 @@ class Stage:
             self._perform(under_way, operations)
             changes = scan_run(under_way)
             ended = under_way.run.replace(ended_ns=time.time_ns(), outcome=Exited(code=0), changed=len(changes))
-            if after == "discard" or not changes:
+            is_touched = after == "hold" and all(change.is_mere_touch for change in changes)
+            if after == "discard" or not changes or is_touched:
                 drop_run(project.store, under_way, ended)
                 return None
-            closed = seal_run(project.store, under_way, ended)
-            if after == "hold":
-                return None
-            return apply_run(project, under_way.run.id, changes, closed).operation
+            how: Any = "hold" if after == "hold" else "apply"
+            return _seal_and_apply(project, under_way, ended, changes, how, None, None, None).operation
 
     def _perform(self, under_way: OpenRun, operations: list[Operation]) -> None:
         (stack,) = under_way.stacks

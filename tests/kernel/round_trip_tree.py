@@ -14,12 +14,24 @@ ROOT = b"."
 _inodes = itertools.count(1)
 
 
+class _AnyTime(int):
+    """The time of a file that was merged: that of the merge, which nobody foresees."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+ANY_TIME = _AnyTime()
+
+
 @dataclass(eq=False, slots=True)
 class Node:
     """One entry with everything that counts. A live one is never written: an edit puts another object in its place.
 
-    `changed` is the moment at which the inode was last changed. Directories keep their `inode` when they are edited;
-    they were `made` at a moment, and `filled` when an entry last came or went in them.
+    Directories keep their `inode` when they are edited.
     """
 
     kind: str
@@ -27,9 +39,6 @@ class Node:
     content: bytes = b""
     attributes: dict[str, bytes] = field(default_factory=dict)
     mtime: int = 0
-    changed: int = 0
-    made: int = 0
-    filled: int = 0
     inode: int = field(default_factory=lambda: next(_inodes))
 
     @property
@@ -51,36 +60,30 @@ class Node:
         """Return another inode that looks like this one."""
         return replaced(self, **{"attributes": dict(self.attributes), "inode": next(_inodes), **fields})
 
-    def edited(self, now: int, **fields: Any) -> "Node":
+    def edited(self, **fields: Any) -> "Node":
         """Return what the same inode is after an edit."""
-        return replaced(self, **{"attributes": dict(self.attributes), "changed": now, **fields})
+        return replaced(self, **{"attributes": dict(self.attributes), **fields})
 
 
 Tree = dict[bytes, Node]
 
 
-def fill(directory: Node, now: int) -> None:
-    """Note that an entry came or went in a directory."""
-    directory.changed = directory.filled = now
-
-
-def has_moved(directory: Node, mark: int) -> bool:
-    """Tell whether a directory may have come to its place since a mark: it is new, or not only filled since."""
-    return directory.changed > mark and (directory.made > mark or directory.changed != directory.filled)
+def are_same(one: Node | None, other: Node | None) -> bool:
+    """Tell whether two entries are the same to a person: whatever the time of a file, and whoever wrote it."""
+    if one is None or other is None:
+        return one is other
+    return one.look()[:4] == other.look()[:4]
 
 
 @dataclass(eq=False, slots=True)
 class Layer:
     """What a run wrote: entries, None for whiteouts, and the directories that hide all beneath them.
 
-    `mark` is the moment when the run began; `older` are marks of single paths that are older. `place` is among all
-    layers: higher ones lie above.
+    `place` is among all layers: higher ones lie above.
     """
 
-    mark: int
     entries: dict[bytes, Node | None]
     opaque: set[bytes] = field(default_factory=set)
-    older: dict[bytes, int] = field(default_factory=dict)
     place: float = 0.0
 
     def hides(self, path: bytes) -> bool:
@@ -90,14 +93,11 @@ class Layer:
         node = self.entries[path]
         return node is None or not node.is_dir or path in self.opaque
 
-    def has_a_say(self, path: bytes) -> bool:
-        """Tell whether what is seen at a path is decided here."""
-        return path in self.entries or any(self.hides(above) for above in ancestors(path))
-
-    def mark_of(self, path: bytes) -> int:
-        marks = [self.mark, self.older.get(path, self.mark)]
-        marks += [self.older.get(above, self.mark) for above in ancestors(path) if self.hides(above)]
-        return min(marks)
+    def remove(self, path: bytes) -> None:
+        """Take an entry out of the layer, with all in it."""
+        for inner in (path, *below(self.entries, path)):
+            self.entries.pop(inner, None)
+            self.opaque.discard(inner)
 
 
 Source = tuple[Mapping[bytes, Node | None], set[bytes]]

@@ -462,7 +462,7 @@ def test_an_exchanged_directory_is_not_written_over_by_what_a_discard_was_undone
     work = exchange_directory(ground, "itself")
     with monkeypatch.context() as patch:
         if not is_compared:
-            patch.setattr("unspill.sandbox.history.find_moved", lambda *_given: set())
+            patch.setattr("unspill.apply.fold.find_moved", lambda *_given: set())
         operation = ground.sandbox().discard(["d"])
         assert operation is not None
         ground.sandbox().undo(operation.number)

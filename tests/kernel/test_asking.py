@@ -606,7 +606,7 @@ def test_the_audit_names_every_path_that_changed(ground: Ground) -> None:
     assert [(event.get("what", "run"), set(event["paths"])) for event in audit_of(ground) if "paths" in event] == [
         ("run", {*project, far}),
         ("apply", {*project, far}),
-        ("undo", {*project, far, "touched"}),
+        ("undo", {*project, far}),
         ("run", {"changed", "held", "kept"}),
         ("discard", {"held"}),
         ("discard", {"changed", "kept"}),

@@ -20,13 +20,13 @@ from tests.figures import record_figure
 from tests.kernel.crash_judging import ENDS, Reference, apart, begin, is_whole, make_reference, verify, verify_left
 from tests.kernel.crash_scene import Scene, make_scene
 from tests.kernel.crash_strikes import FAULTS, Call, Struck, run_program
-from tests.support import Ground, made_ground
+from tests.support import MOUNTS, Ground, made_ground
 from unspill.layers.trees import remove_tree
 from unspill.model.plan import Facts
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(7200)]
 
-OTHER_FILESYSTEM = Path("/opt/unspill-ci/fs/xfs/work")
+OTHER_FILESYSTEM = MOUNTS / "xfs/work"
 ACTIONS = tuple(ENDS)
 # Without --full
 SOME = ("apply", "undo")

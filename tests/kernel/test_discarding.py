@@ -12,12 +12,13 @@ import pytest
 
 from tests.support import Ground, kinds, lasting, printed, short
 from unspill import Sandbox
+from unspill.apply import fold
 from unspill.apply.draft import Marks
 from unspill.errors import ApplyFailed, SandboxUnavailable, UsageError
 from unspill.layers.lifecycle import load_stacks
 from unspill.layers.residue import build_residue
 from unspill.model.change import Hunks, Selection
-from unspill.sandbox import apply, history
+from unspill.sandbox import apply
 from unspill.store.db import Store
 
 pytestmark = [pytest.mark.kernel, pytest.mark.rootfs_view]
@@ -101,7 +102,7 @@ def test_closed_directories_stay_as_the_command_left_them(ground: Ground) -> Non
 def test_a_conflict_is_still_one_after_a_discard_of_something_else(ground: Ground) -> None:
     sandbox = held(ground)
     old = os.lstat(ground.project / "numbers").st_ctime_ns
-    os.utime(ground.project / "numbers")
+    (ground.project / "numbers").write_text("mine\n")
     assert os.lstat(ground.project / "numbers").st_ctime_ns > old
     sandbox.discard(["a"])
     with Store.open(os.fsencode(ground.state)) as store:
@@ -144,15 +145,15 @@ def test_a_failure_leaves_everything_as_it_was(ground: Ground, monkeypatch: pyte
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patch:
-        patch.setattr(apply, "take_mark", fail)
+        patch.setattr(apply, "take_moment", fail)
         with pytest.raises(ApplyFailed, match="nothing was changed"):
             sandbox.discard(["a"])
     assert (kinds(sandbox.changes()), ground.left_behind()) == (before, layers)
 
 
 MOMENTS = {
-    "apply.build_residue": False,
-    "apply.take_mark": False,
+    "apply.fold_entries": False,
+    "apply.take_moment": False,
     "operate.write_journal": False,
     "operate.write_end": False,
     "operate.finish": True,
@@ -277,11 +278,9 @@ def test_a_discard_that_was_undone_and_redone_is_undone_by_its_redo(ground: Grou
     before = kinds(sandbox.changes())
     number = sandbox.discard().number
     sandbox.undo()
-    redone = sandbox.redo().number
-    with pytest.raises(UsageError, match="held again and discarded since"):
-        sandbox.undo(number)
+    redone = sandbox.redo()
     assert not sandbox.changes()
-    sandbox.undo(redone)
+    assert sandbox.undo(number).of == redone.id
     assert kinds(sandbox.changes()) == before
 
 
@@ -310,7 +309,7 @@ def test_an_undo_that_can_not_hold_the_changes_again_is_taken_back_whole(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(history, "build_residue", fail)
+        patch.setattr(fold, "build_residue", fail)
         with pytest.raises(ApplyFailed, match="nothing was changed"):
             sandbox.undo()
     assert (ground.project / "closed/a").read_text() == "new\n"

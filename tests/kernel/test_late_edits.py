@@ -20,7 +20,7 @@ from tests.figures import record_figure
 from tests.kernel.late_scenes import SCENES, THEIRS, Scene, killed, swapped_back, swapped_back_beside_others
 from tests.kernel.race_editor import SLOW, STYLES, Editor
 from tests.kernel.race_operation import Bench, Opening, around_renames, asked_last, named, ready
-from tests.support import Ground
+from tests.support import MOUNTS, Ground
 from unspill.apply import operate, perform, recover
 from unspill.apply.perform import keep_edits, sync_done
 from unspill.apply.steps import OpenDirs
@@ -34,7 +34,7 @@ from unspill.store.db import Store
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
-OTHER_FILESYSTEM = Path("/opt/unspill-ci/fs/xfs/work")
+OTHER_FILESYSTEM = MOUNTS / "xfs/work"
 
 
 @pytest.fixture(params=["here", "on another filesystem"])

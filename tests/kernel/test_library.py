@@ -151,6 +151,17 @@ def test_a_path_goes_in_and_out_as_text_bytes_or_path(
     assert sandbox.discard([kind("other")]).changed == 1
 
 
+def test_awaited_runs_take_every_option_of_a_run_by_its_type() -> None:
+    """But for what they do themselves, the old name, and a terminal, which nobody can wait for in a loop."""
+    source = inspect.getsource(sys.modules[Sandbox.__module__])
+    listed = re.search(r"class RunOptions\(.*?class RunOptionsWithEvents", source, re.DOTALL)
+    assert listed is not None
+    typed = set(re.findall(r"^        (\w+): ", listed[0], re.MULTILINE))
+    options = set(inspect.signature(Sandbox.run).parameters) - {"self", "command"}
+    assert options - typed == {"on_event", "cancel_fd", "attach"}
+    assert typed <= options
+
+
 def test_output_is_read_as_text_whatever_its_bytes_are(ground: Ground) -> None:
     result = ground.sandbox().run(r"printf 'a\377b\n'; echo bad >&2; exit 2")
     assert (result.stdout.text, result.stderr.text) == ("a\\xffb\n", "bad\n")

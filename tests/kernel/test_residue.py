@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from tests.figures import record_figure
+from tests.support import MOUNTS
 from unspill.changes.scan import scan
 from unspill.changes.select import rest, with_parents, without
 from unspill.layers import residue
@@ -198,8 +199,8 @@ Picture = dict[str, list[Any]]
 
 FILESYSTEMS: Final = {
     "ext4": None,
-    "xfs": Path("/opt/unspill-ci/fs/xfs/work"),
-    "btrfs": Path("/opt/unspill-ci/fs/btrfs/work"),
+    "xfs": MOUNTS / "xfs/work",
+    "btrfs": MOUNTS / "btrfs/work",
 }
 HERE: Final = Path(__file__).parent
 INSIDE: Final = ["unshare", "--user", "--map-root-user", "--mount", sys.executable]

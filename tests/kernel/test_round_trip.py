@@ -129,7 +129,10 @@ def test_round_trips_of_a_project_on_another_mount_end_as_full_copies_say(
             "unspill.apply.reverse.Reversal._is_ours": lambda *_: True,
             "unspill.apply.perform.matches": lambda *_: True,
         },
-        {"unspill.sandbox.apply.carry_over": lambda *_, **__: {}},
+        {
+            "unspill.apply.fold._is_edited": lambda *_, **__: False,
+            "unspill.apply.fold.BaseReader.add": lambda *_, **__: None,
+        },
     ],
     ids=["a look at the moments", "a look at what an undo displaces", "the older marks of conflicts"],
 )

@@ -75,7 +75,7 @@ def test_the_summary_says_what_changed_where_it_is_and_that_the_project_is_whole
         ),
         (
             ["--hold", "--", "touch", "-d", "2001-01-01", "old"],
-            "unspill: Only timestamps changed. Held in sandbox 'default' (run 1). ",
+            "unspill: Only timestamps changed. Discarded (run 1); your project is unchanged.\n",
         ),
         (
             ["--", "touch", "-d", "2001-01-01", "old"],

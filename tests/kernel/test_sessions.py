@@ -4,6 +4,7 @@
 import json
 import os
 import random
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ from tests.support import Ground, run_cli
 from unspill import Sandbox
 from unspill.errors import ApplyFailed, UsageError
 from unspill.layers.trees import remove_tree
-from unspill.sandbox.sessions import PROOF
 from unspill.sandbox.upkeep import prune
 
 pytestmark = [pytest.mark.kernel, pytest.mark.any_bwrap]
@@ -329,16 +329,6 @@ def test_sessions_are_listed_shown_and_undone_by_the_command_line(ground: Ground
     assert cli("undo", "--session", "one").startswith("Undid session one ")
 
 
-def test_what_setup_had_an_agent_do_is_no_session_that_anybody_asks_for(ground: Ground) -> None:
-    for number, text in enumerate((PROOF, "please do it", PROOF)):
-        with ground.sandbox() as sandbox:
-            sandbox._project.store.session = f"agent-{number}"
-            sandbox.add_prompt(text)
-    listed = run_cli("sessions", cwd=ground.project).stdout.decode().splitlines()
-    assert [line.split()[-1] for line in listed] == ["agent-1"]
-    assert run_cli("show", "--session", cwd=ground.project).stdout.startswith(b"session agent-1,")
-
-
 def test_every_step_of_a_run_that_was_taken_by_checkpoints_is_shown(ground: Ground) -> None:
     with ground.sandbox(after="apply") as sandbox, sandbox.live() as live:
         sandbox._project.store.session = "long"
@@ -352,78 +342,71 @@ def test_every_step_of_a_run_that_was_taken_by_checkpoints_is_shown(ground: Grou
     assert "(exit 0, op 1, 1 change; op 2, 1 change)\n" in shown
 
 
-EVENTS = [
-    ("claude-code", "PreToolUse", "PostToolUse", "Edit", "file_path"),
-    ("gemini-cli", "BeforeTool", "AfterTool", "replace", "file_path"),
-    ("codex", "PreToolUse", "PostToolUse", "apply_patch", "command"),
-]
+def tell_hook(ground: Ground, **event: Any) -> "subprocess.CompletedProcess[bytes]":
+    whole = {"session_id": "7", "cwd": str(ground.project), "tool_name": "Edit", **event}
+    return run_cli("hook", "claude-code", cwd=ground.project, stdin=json.dumps(whole).encode())
 
 
-@pytest.mark.parametrize(("name", "before", "after", "tool", "field"), EVENTS)
-def test_a_hook_records_the_agents_own_edits_and_prompts(
-    ground: Ground, name: str, before: str, after: str, tool: str, field: str
-) -> None:
+def test_the_hook_records_the_agents_own_edits_and_prompts(ground: Ground) -> None:
     ground.configure("")
     ground.write("a", "before\n")
-    told = str(ground.project / "a") if field == "file_path" else "*** Begin Patch\n*** Update File: a\n@@\n"
-    event = {"session_id": "7", "cwd": str(ground.project), "tool_name": tool, "tool_input": {field: told}}
 
     def hear(**more: Any) -> None:
-        done = run_cli("hook", name, cwd=ground.project, stdin=json.dumps({**event, **more}).encode())
+        done = tell_hook(ground, tool_input={"file_path": str(ground.project / "a")}, **more)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), done
 
-    prompt = "BeforeAgent" if name == "gemini-cli" else "UserPromptSubmit"
-    context = "<hook_context>what hooks said</hook_context>\n\n" if name == "gemini-cli" else ""
-    hear(hook_event_name=prompt, prompt=f"{context}please do it")
-    hear(hook_event_name=before)
+    hear(hook_event_name="UserPromptSubmit", prompt="please do it")
+    hear(hook_event_name="PreToolUse")
     (ground.project / "a").write_text("after\n")
-    hear(hook_event_name=after)
+    hear(hook_event_name="PostToolUse")
     found = json.loads(run_cli("show", "--session", "--json", cwd=ground.project).stdout)
-    assert found["session"] == f"{name}-7"
+    assert found["session"] == "claude-code-7"
     assert [(one["kind"], one["changed"]) for one in found["operations"]] == [("edit", 1)]
     assert [one["text"] for one in found["prompts"]] == ["please do it"]
     shown = run_cli("show", "--session", cwd=ground.project).stdout.decode()
-    assert f"prompt: please do it  (back to here: unspill undo --session {name}-7 --to op0)" in shown
+    assert "prompt: please do it  (back to here: unspill undo --session claude-code-7 --to op0)" in shown
     assert run_cli("undo", "--session", "--to", "op0", cwd=ground.project).returncode == 0
     assert (ground.project / "a").read_text() == "before\n"
 
 
-OUTSIDE = "../outside.txt"
-REFUSALS = [
-    ("codex", "a", ""),
-    ("codex", "deep/new", ""),
-    ("codex", OUTSIDE, "deny"),
-    ("codex", "leads-out/x", "deny"),
-    ("codex", ".codex/config.toml", "deny"),
-    ("codex", "sub/.codex/hooks.json", "deny"),
-    ("codex", ".codex/notes.md", ""),
-    ("claude-code", OUTSIDE, ""),
-    ("claude-code", ".claude/settings.json", "ask"),
-    ("claude-code", ".claude/settings.local.json", "ask"),
-    ("claude-code", ".mcp.json", "ask"),
-    ("claude-code", "../.claude/settings.json", "ask"),
-    ("claude-code", ".claude/commands/fix.md", ""),
-    ("gemini-cli", ".gemini/settings.json", "deny"),
-    ("gemini-cli", OUTSIDE, ""),
-]
+# What decides whether the agent goes on calling the hook, and what is the agent's own to write
+DECIDING = """
+    .claude/settings.json .claude/settings.local.json .claude/settings.team.json .mcp.json sub/.claude/settings.json
+    ../.claude/settings.json ../.claude.json ../.claude/plugins/x/hooks/hooks.json .claude/skills/x/SKILL.md
+    .claude/agents/helper.md .claude/hooks/own.sh .claude-plugin/plugin.json plugin/hooks/hooks.json
+    leads-out/.claude/settings.json ~/.claude/settings.json /etc/claude-code/managed-settings.json moved/settings.json
+""".split()
+ITS_OWN = "a ../outside.txt .claude/plans/plan.md CLAUDE.md settings.json hooks/other.json claude.json".split()
+DECISIONS = {"default": "ask", "acceptEdits": "ask", "plan": "ask", "bypassPermissions": "deny", "dontAsk": "deny"}
 
 
-@pytest.mark.parametrize(("name", "path", "decision"), REFUSALS)
-def test_an_edit_that_could_unseal_the_agent_is_not_the_agents_to_decide(
-    ground: Ground, name: str, path: str, decision: str
-) -> None:
-    """Nor one outside of the project, where the agent's own sandbox is off because ours is to be the only one."""
+@pytest.mark.parametrize("mode", [*DECISIONS, "auto", "a later one", None])
+def test_an_edit_that_could_unseal_the_agent_is_not_the_agents_to_decide(ground: Ground, mode: str | None) -> None:
+    """Where its person is asked about edits, so are they about this; else it is denied, in modes not known here too.
+
+    Control: every other file is the agent's own to write, in every mode.
+    """
     ground.configure("")
     (ground.project / "leads-out").symlink_to(ground.home)
-    _name, before, _after, tool, field = next(one for one in EVENTS if one[0] == name)
-    told = str(ground.project / path) if field == "file_path" else f"*** Begin Patch\n*** Add File: {path}\n+x\n"
-    event = {"session_id": "7", "cwd": str(ground.project), "tool_name": tool, "tool_input": {field: told}}
-    event["hook_event_name"] = before
-    done = run_cli("hook", name, cwd=ground.project, stdin=json.dumps(event).encode())
-    assert (done.returncode, done.stderr) == (0, b"")
-    if not decision:
-        assert done.stdout == b""
-        return
-    answer = json.loads(done.stdout)
-    said = answer["decision"] if name == "gemini-cli" else answer["hookSpecificOutput"]["permissionDecision"]
-    assert said == decision
+    (ground.project / "moved").mkdir()
+    variables = {"CLAUDE_CONFIG_DIR": str(ground.project / "moved")}
+    for path in (*DECIDING, *ITS_OWN):
+        told = {"file_path": path if path.startswith("~") else str(ground.project / path)}
+        event = {"session_id": "7", "cwd": str(ground.project), "tool_name": "Write", "tool_input": told}
+        event |= {"hook_event_name": "PreToolUse"} | ({} if mode is None else {"permission_mode": mode})
+        raw = json.dumps(event).encode()
+        done = run_cli("hook", "claude-code", cwd=ground.project, stdin=raw, variables=variables)
+        assert done.returncode == 0, done
+        if path in ITS_OWN:
+            assert done.stdout == b"", path
+            continue
+        said = json.loads(done.stdout)["hookSpecificOutput"]
+        assert said["permissionDecision"] == DECISIONS.get(mode or "", "deny"), path
+        assert "only the user may change it" in said["permissionDecisionReason"]
+
+
+@pytest.mark.parametrize("told", [{}, {"file_path": 7}, {"file_path": "a\0b"}, {"notebook_path": "a"}, None])
+def test_an_edit_that_names_no_file_is_stopped(ground: Ground, told: object) -> None:
+    ground.configure("")
+    done = tell_hook(ground, hook_event_name="PreToolUse", tool_input=told)
+    assert (done.returncode, done.stdout) == (2, b"")

@@ -69,7 +69,7 @@ def sealed(ground: Ground, text: str, *options: str) -> tuple[str, ...]:
 def ask_hook(ground: Ground, text: str, words: list[str] = CLIENT) -> "subprocess.CompletedProcess[bytes]":
     event = json.dumps({**EVENT, "tool_input": {"command": text}}).encode()
     return subprocess.run(
-        [*words, "hook", "codex"],
+        [*words, "hook", "claude-code"],
         input=event,
         capture_output=True,
         cwd=ground.project,
@@ -159,17 +159,17 @@ def test_a_run_ends_as_it_does_without_the_standby(
 
 def test_a_hook_answers_as_it_does_without_the_standby(ground: Ground, standby: int) -> None:
     event = json.dumps({**EVENT, "tool_input": {"command": "echo x"}}).encode()
-    alone = run_cli("hook", "codex", cwd=ground.project, stdin=event)
+    alone = run_cli("hook", "claude-code", cwd=ground.project, stdin=event)
     reading, writing = os.pipe()
     os.write(writing, event)
     os.close(writing)
-    answer = ended(helped("hook", "codex", cwd=ground.project, stdin=reading))
+    answer = ended(helped("hook", "claude-code", cwd=ground.project, stdin=reading))
     assert answer == (0, alone.stdout.decode(), alone.stderr.decode())
     os.close(reading)
     reading, writing = os.pipe()
     os.write(writing, b"{}")
     os.close(writing)
-    code, out, err = ended(helped("hook", "codex", cwd=ground.project, stdin=reading))
+    code, out, err = ended(helped("hook", "claude-code", cwd=ground.project, stdin=reading))
     assert (code, out) == (2, "")
     assert "Nothing was run." in err
     os.close(reading)
@@ -184,7 +184,7 @@ def test_what_it_answers_is_run_by_the_standby(ground: Ground, standby: int) -> 
     assert done.stdout == b"out\n"
     assert (ground.project / "made").exists()
     [session] = json.loads(run_cli("sessions", "--json", cwd=ground.project).stdout)["sessions"]
-    assert "codex-one" in session.values()
+    assert "claude-code-one" in session.values()
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_what_is_no_request_ends_the_connection_and_no_more(ground: Ground, stan
 
 def test_it_ends_with_the_agent_that_it_was_started_for(ground: Ground) -> None:
     agent = "import subprocess, sys; subprocess.run(sys.argv[1:], input=b'{}'); sys.stdin.read()"
-    words = [sys.executable, "-c", agent, "/bin/sh", "-c", '"$@" || true', "sh", *CLIENT, "hook", "codex"]
+    words = [sys.executable, "-c", agent, "/bin/sh", "-c", '"$@" || true', "sh", *CLIENT, "hook", "claude-code"]
     process = subprocess.Popen(
         words, cwd=ground.project, env=variables(), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -399,6 +399,6 @@ def test_it_is_listed_and_stopped_by_the_command_line(ground: Ground, standby: i
 def test_whoever_wants_none_has_none(ground: Ground) -> None:
     with ground.sandbox():
         event = json.dumps({**EVENT, "tool_input": {"command": "true"}}).encode()
-        words = [*CLIENT, "hook", "codex"]
+        words = [*CLIENT, "hook", "claude-code"]
         subprocess.run(words, input=event, capture_output=True, cwd=ground.project, check=True)
     assert not os.path.exists(standby_files(state(ground))[0])

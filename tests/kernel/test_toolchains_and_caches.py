@@ -59,22 +59,22 @@ def test_a_virtual_environment_outside_the_project_is_shown_whole(
     base.joinpath("bin", python).symlink_to(os.path.realpath(sys.executable))
     put(ground, "built/python/lib/note", "of the base")
     put(ground, "built/python/secret", "secret")
-    put(ground, f"envs/work/lib/{python}/site-packages/ours.py", "print('ours')\n")
-    put(ground, "envs/work/pyvenv.cfg", f"home = {base}/bin\ninclude-system-site-packages = false\n")
-    ground.home.joinpath("envs", "work", "bin").mkdir()
-    ground.home.joinpath("envs", "work", "bin", "python").symlink_to(base / "bin" / python)
+    put(ground, f"envs/mine/lib/{python}/site-packages/ours.py", "print('ours')\n")
+    put(ground, "envs/mine/pyvenv.cfg", f"home = {base}/bin\ninclude-system-site-packages = false\n")
+    ground.home.joinpath("envs", "mine", "bin").mkdir()
+    ground.home.joinpath("envs", "mine", "bin", "python").symlink_to(base / "bin" / python)
     put(ground, "envs/other/file", "other")
-    monkeypatch.setenv("PATH", f"{ground.home}/envs/work/bin:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{ground.home}/envs/mine/bin:/usr/bin:/bin")
     shown = printed(ground.run("find ~/envs ~/built -type f | sort; cat ~/built/python/lib/note"))
     assert [os.path.relpath(line, ground.home) for line in shown.splitlines()[:-1]] == [
         "built/python/lib/note",
-        f"envs/work/lib/{python}/site-packages/ours.py",
-        "envs/work/pyvenv.cfg",
+        f"envs/mine/lib/{python}/site-packages/ours.py",
+        "envs/mine/pyvenv.cfg",
     ]
     assert shown.endswith("of the base")
-    assert not ground.run("touch ~/envs/work/x").ok
+    assert not ground.run("touch ~/envs/mine/x").ok
     # The control arm: its mark makes it one
-    (ground.home / "envs" / "work" / "pyvenv.cfg").unlink()
+    (ground.home / "envs" / "mine" / "pyvenv.cfg").unlink()
     assert ground.run("find ~/envs ~/built -type f").stdout.kept() == b""
 
 

@@ -2,12 +2,17 @@
 """Secrets of a project that git tracks: shown and reported, unless a command is why they are in the index."""
 
 import os
+import pty
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support import Ground, printed, run_cli
+from unspill import Sandbox
+from unspill.sandbox.secrets import Claims, search
 
 pytestmark = pytest.mark.kernel
 
@@ -55,10 +60,63 @@ def test_the_command_line_says_once_that_a_secret_is_tracked(repository: Ground)
 
 
 def test_what_git_tracks_is_shown_whatever_the_person_has_made_of_it(repository: Ground, engine: str) -> None:
+    first = repository.run("true")
+    assert any(text.startswith(".npmrc is tracked by git, so it is not masked") for text in first.warnings)
     repository.write(".npmrc", SECRET)
     result = repository.run("cat .npmrc && git status --short")
     assert (result.ok, printed(result)) == (True, f"{SECRET} M .npmrc\n")
-    assert any(text.startswith(".npmrc is tracked by git, so it is not masked") for text in result.warnings)
+
+
+def test_an_edited_file_is_shown_by_a_new_database_only_after_the_person_was_told(
+    repository: Ground, engine: str
+) -> None:
+    repository.write(".npmrc", SECRET)
+    text = ".npmrc is tracked by git and edited, but unspill does not know who added it"
+    for _ in range(2):
+        result = repository.run("cat .npmrc")
+        assert SECRET.encode() not in result.stdout.kept()
+        assert any(warning.startswith(text) for warning in result.warnings)
+    # What a program reads, an agent's for example, the person has not read
+    assert text in run_cli("run", "--", "true", cwd=repository.project).stderr.decode()
+    assert SECRET.encode() not in repository.run("cat .npmrc").stdout.kept()
+    ours, theirs = pty.openpty()
+    try:
+        program = os.fspath(Path(sys.executable).with_name("unspill"))
+        subprocess.run([program, "run", "--no-tty", "--", "true"], cwd=repository.project, stderr=theirs, check=True)
+        assert text.encode() in os.read(ours, 1 << 16).replace(b"\r\n  ", b" ").replace(b"\r\n", b" ")
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    told, later = (repository.run("cat .npmrc") for _ in range(2))
+    assert printed(told) == printed(later) == SECRET
+    assert any(warning.startswith(".npmrc is tracked by git, so it is not masked") for warning in told.warnings)
+    assert not any("tracked" in warning for warning in later.warnings)
+
+
+@pytest.mark.parametrize("where", [".env", "deeper/.env"])
+@pytest.mark.parametrize("is_careful", [True, False])
+def test_after_a_lost_database_an_index_that_a_command_wrote_shows_no_secret(
+    repository: Ground, monkeypatch: pytest.MonkeyPatch, where: str, is_careful: bool
+) -> None:
+    repository.write(where, SECRET)
+    sandbox = repository.sandbox(after="apply")
+    look_deeper(sandbox)
+    assert sandbox.run(f"mkdir -p deeper; echo fake > {where}; git add -f {where}").ok
+    shutil.rmtree(repository.state)
+    # As 0.2 had it: what nothing is known of is the person's
+    if not is_careful:
+        monkeypatch.setattr(Claims, "is_told", lambda *_: True)
+    again = repository.sandbox("again")
+    look_deeper(again)
+    result = again.run(f"cat {where}")
+    assert (SECRET.encode() in result.stdout.kept()) is not is_careful
+    assert any(text.startswith(f"{where} is tracked by git and edited") for text in result.warnings) is is_careful
+
+
+def look_deeper(sandbox: Sandbox) -> None:
+    """Search deeper down now; a run would do that when it has ended."""
+    project = sandbox._project
+    search(project.store, project.path, project.means.policy.secrets)
 
 
 def test_a_commit_of_all_does_not_delete_what_the_person_edited(repository: Ground, engine: str) -> None:

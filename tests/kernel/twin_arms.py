@@ -15,8 +15,8 @@ def remove_objects(patch: pytest.MonkeyPatch) -> None:
     """Have an undo take away the objects that the operation brought."""
     draft = reverse.draft_reversal
 
-    def draft_and_remove(drafted: Any, dirs: Any, step: Any, *rest: Any, has_files: bool) -> None:
-        draft(drafted, dirs, step, *rest, has_files=has_files)
+    def draft_and_remove(drafted: Any, dirs: Any, step: Any, *rest: Any) -> None:
+        draft(drafted, dirs, step, *rest)
         for path, _place in step.objects:
             fd, name = dirs.roots[step.root].parent(path)
             if os.access(name, os.F_OK, dir_fd=fd):

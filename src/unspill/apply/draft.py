@@ -16,7 +16,7 @@ import errno
 import os
 import stat
 
-from unspill.apply.bases import MOST_TEXTS, KeptTexts
+from unspill.apply.bases import LARGEST_DIGESTED, MOST_TEXTS, KeptTexts, may_move_files, read_live
 from unspill.apply.perform import explain_error
 from unspill.apply.staging import (
     SPECIAL_BITS,
@@ -42,6 +42,7 @@ from unspill.host.overlay import (
     KINDS,
     is_opaque,
     is_plain_attribute,
+    was_copied_up,
 )
 from unspill.model.operation import SAME_LINES, Metadata, Skipped, Step
 from unspill.policy.paths import quote
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from unspill.apply.bases import Bases
+    from unspill.apply.bases import Base, Bases
     from unspill.apply.recover import RolledBackEntries
     from unspill.apply.steps import OpenDirs
     from unspill.model.change import Change, Side
@@ -76,6 +77,7 @@ _DIR, _LINK = stat.S_IFDIR, stat.S_IFLNK
 _WRITABLE_OR_SPECIAL = 0o7333
 _MARKS_LEFT_OUT = "attributes named user.overlay.* are not applied: under another sandbox they would hide your files"
 _EDITED = "it changed in the project during or after the run"
+_DELETED = "it was deleted in the meantime"
 _MOVED = "its directory was exchanged for another one during or after the run"
 # How lines were resolved that both changed
 _RESOLVED: dict[Side, str] = {
@@ -106,6 +108,8 @@ class Draft:
         self.arriving: dict[tuple[int, bytes], list[bytes]] = {}
         # Paths that nobody would undo anything for: only their times differ, or they go along with something else
         self.slight: set[tuple[int, bytes]] = set()
+        # It is done without a step, because somebody else has done the same
+        self.is_settled = False
         self.notes: list[str] = []
         self.flagged: list[tuple[bytes, str]] = []
         self.name = operation
@@ -176,11 +180,21 @@ class Draft:
         return self._place_in(b"old", self._places)
 
     def stage(
-        self, root: int, source_fd: int, source: bytes, status: os.stat_result, content: bytes | None
+        self,
+        root: int,
+        source_fd: int,
+        source: bytes,
+        status: os.stat_result,
+        content: bytes | None,
+        mode: int | None = None,
     ) -> tuple[bytes, os.stat_result]:
-        """Copy an entry to where it can be put from; return its place and its lstat there."""
+        """Copy an entry to where it can be put from, with other content or bits; return its place and its lstat."""
         place, dest_fd, name = self._new_place(root)
-        return place, copy_entry(source_fd, source, status, dest_fd, name, self.modes, content)
+        made = copy_entry(source_fd, source, status, dest_fd, name, self.modes, content)
+        if mode is not None and mode != stat.S_IMODE(made.st_mode):
+            os.chmod(b"/proc/self/fd/%d/%s" % (dest_fd, name), mode)
+            made = os.stat(name, dir_fd=dest_fd, follow_symlinks=False)
+        return place, made
 
     def stage_content(self, root: int, content: bytes, mode: int) -> bytes:
         """Make a file that can be put or linked; return its place."""
@@ -375,12 +389,17 @@ class RootDraft:
         self._moved = moved
         self._contents = dict(contents)
         self._bases = bases
-        # Files that get what both the person and the run made of them, with what the run saw
-        self.merged: dict[bytes, bytes] = {}
+        # The bits that files get which the person and the run changed in part each
+        self._modes: dict[bytes, int] = {}
         self._overwrite = frozenset(overwrite)
         self._is_staged = draft.is_staged(root)
         self._must_copy = must_copy or self._is_staged
         self._new: set[bytes] = set()
+        # Directories that the person has deleted, made again only if something new goes into them
+        self._deleted: dict[bytes, Change] = {}
+        # Live directories, and whether something came or went in them since the run began
+        self._emptied: dict[bytes, bool] = {}
+        self._may_have_moved = True
         self._blocked: dict[bytes, tuple[Why, str]] = {}
         self._uid = os.geteuid()
         self._group = 0
@@ -393,6 +412,7 @@ class RootDraft:
 
     def add(self, changes: Sequence[Change]) -> None:
         """Draft all changes of this root; they are sorted, a directory before what is in it."""
+        self._may_have_moved = may_move_files(changes)
         for change in changes:
             self._group = self._group_of(change.path)
             self.groups[change.path] = self._group
@@ -455,10 +475,11 @@ class RootDraft:
         fd, name = upper.tree.parent(path)
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         place, after = upper.place + b"/" + path, status
-        content = self._contents.get(path)
-        must_copy = must_copy or content is not None or self._must_copy or is_copy_needed(status)
+        content, mode = self._contents.get(path), self._modes.get(path)
+        is_merged = content is not None or mode is not None
+        must_copy = must_copy or is_merged or self._must_copy or is_copy_needed(status)
         if must_copy or drop_marks(upper.path, path, fd, name, self._draft.modes):
-            place, after = self._draft.stage(self._root, fd, name, status, content)
+            place, after = self._draft.stage(self._root, fd, name, status, content, mode)
             if has_command_marks(fd, name):
                 self._draft.note(path, _MARKS_LEFT_OUT)
         if status.st_mode & SPECIAL_BITS and status.st_mode & FORMAT != _LINK:
@@ -466,11 +487,27 @@ class RootDraft:
         return place, after
 
     def is_edited(self, path: bytes, status: os.stat_result) -> bool:
-        """Tell whether somebody changed a live entry since the run began that first changed it."""
+        """Tell whether somebody changed a live entry since the run began that first changed it.
+
+        Times may prove that nobody did; where they don't, the content decides.
+        """
         mark = self._marks.of(path)
         if status.st_ctime_ns < mark or self.is_overwritten(path):
             return False
-        return self._rolled_back is None or not self._rolled_back.explains(path, status, mark)
+        if self._rolled_back is not None and self._rolled_back.explains(path, status, mark):
+            return False
+        return not self._is_base(path, status)
+
+    def _base_of(self, path: bytes) -> Base | None:
+        return None if self._bases is None else self._bases.of(path)
+
+    def _is_base(self, path: bytes, status: os.stat_result) -> bool:
+        """Tell whether a live entry is byte for byte what the run saw, whoever wrote it."""
+        base = self._base_of(path)
+        if base is None or base.digest or self._bases is None or base.mode != stat.S_IMODE(status.st_mode):
+            return base is not None and base.is_at(self._live, path, status)
+        text = self._bases.text(path)
+        return text is not None and read_live(self._live, path) == text
 
     def is_overwritten(self, path: bytes) -> bool:
         """Tell whether ours shall win at a path: as in a selection, a directory means what is below it."""
@@ -535,11 +572,11 @@ class RootDraft:
 
     def _make_way(self, change: Change, found: os.stat_result) -> bool:
         """Take away a directory that something else replaces, all of it or nothing; tell whether it can be."""
-        if self._is_moved(change.path):
+        taken = _expand(self._live, change.path, found)
+        edited = self._edited(change.path, taken)
+        if edited is None:
             self._skip(change.path, "conflict", _MOVED)
             return False
-        taken = _expand(self._live, change.path, found)
-        edited = self._edited(taken)
         if edited:
             self._skip(change.path, "conflict", f"{_EDITED}: {quote(min(edited))}")
             return False
@@ -555,11 +592,22 @@ class RootDraft:
             if change.kind != "added":
                 self._set_metadata(change, found)
             return
+        base = self._base_of(path)
+        # A base without mode bits: the run only wrote into the directory
+        is_on_the_way = self._was_there(change) if base is None else base.kind == "dir" and not base.mode
+        if found is None and is_on_the_way:
+            self._deleted[path] = change
+            self._new.add(path)
+            return
         if not self._may_displace(change, found):
-            self._blocked[path] = "conflict", _EDITED
+            self._blocked[path] = "conflict", _EDITED if found is not None else _DELETED
             return
         if found is not None:
             self._step("take", path, self._draft.next_place(self._root), before=found)
+        self._make_directory(change)
+
+    def _make_directory(self, change: Change) -> None:
+        path = change.path
         place, made = self._draft.stage_directory(self._root)
         self._step("put", path, place, after=made)
         self._new.add(path)
@@ -571,7 +619,8 @@ class RootDraft:
         wanted = self._wanted_metadata(change)
         # Special bits of a live directory are the person's: they stay
         wanted = wanted.replace(mode=wanted.mode | found.st_mode & SPECIAL_BITS)
-        if not self.is_edited(change.path, found) and not self._is_moved(change.path):
+        is_base = self._is_base(change.path, found)
+        if is_base or not (self.is_edited(change.path, found) or self._is_moved(change.path)):
             self._draft.set_metadata(self._root, change.path, fd, wanted, self._group)
         elif not has_metadata(fd, wanted):
             # Another apply may have made the same directory, and been seen before it had set its metadata
@@ -593,12 +642,12 @@ class RootDraft:
             if self._may_displace(change, found):
                 self._step("take", change.path, self._draft.next_place(self._root), before=found)
             return
-        if self._is_moved(change.path):
-            self._skip(change.path, "conflict", _MOVED)
-            return
         kept: set[bytes] = set()
         taken = _expand(self._live, change.path, found)
-        edited = self._edited(taken)
+        edited = self._edited(change.path, taken)
+        if edited is None:
+            self._skip(change.path, "conflict", _MOVED)
+            return
         for inner in taken:
             # The youngest entries stay, and so do the directories above them
             self._group = self._draft.next_group()
@@ -616,71 +665,142 @@ class RootDraft:
 
     def _may_displace(self, change: Change, found: os.stat_result | None) -> bool:
         """Tell whether the live entry is the one that the change was made from; record the conflict if it is not."""
-        if self.is_overwritten(change.path):
+        path = change.path
+        if self.is_overwritten(path):
             return True
+        base = self._base_of(path)
+        was_there = self._was_there(change) if base is None else base.kind is not None
         if found is None:
-            if change.base_kind is None or change.kind == "replaced":
+            # A directory in place of a file: the run has taken away the old one as well
+            is_dir = change.entry is not None and change.entry.kind == "dir"
+            is_replaced = (base is not None and base.kind != "dir" and is_dir) or (
+                base is None and change.kind == "replaced"
+            )
+            if not was_there or is_replaced or self._takes_theirs(change):
                 return True
-            self._skip(change.path, "conflict", "it was deleted in the meantime")
-        elif change.base_kind is None:
-            self._skip(change.path, "conflict", "something else was created there in the meantime")
-        elif found.st_mode & FORMAT != _DIR and self.is_edited(change.path, found):
+            self._skip(path, "conflict", _DELETED)
+        elif not was_there:
+            if self._takes_theirs(change):
+                return True
+            self._skip(path, "conflict", "something else was created there in the meantime")
+        elif self._is_another_kind(base, found) or (found.st_mode & FORMAT != _DIR and self.is_edited(path, found)):
             return self._merge(change, found)
-        elif change.path in self._moved:
-            self._skip(change.path, "conflict", _MOVED)
+        elif path in self._moved and not self._is_base(path, found):
+            self._skip(path, "conflict", _MOVED)
         else:
+            return True
+        return False
+
+    def _was_there(self, change: Change) -> bool:
+        """Tell whether a run saw something at a path of which no base is known: also if it was deleted meanwhile."""
+        if change.base_kind is not None or change.layer is None:
+            return change.base_kind is not None
+        is_dir = change.entry is not None and change.entry.kind == "dir"
+        if not is_dir and (self._may_have_moved or not self._is_emptied(change)):
+            return False
+        return was_copied_up((upper.path for upper in self._layers.values()), change.path)
+
+    def _is_emptied(self, change: Change) -> bool:
+        """Tell whether something came or went in a live directory since the run began."""
+        above = change.path.rpartition(b"/")[0]
+        if above not in self._emptied:
+            status = None if above in self._new else os.fstat(self._live.directory(above))
+            self._emptied[above] = status is not None and status.st_mtime_ns >= self._marks.of(change.path)
+        return self._emptied[above]
+
+    @staticmethod
+    def _is_another_kind(base: Base | None, found: os.stat_result) -> bool:
+        return base is not None and KINDS.get(found.st_mode & FORMAT) != base.kind
+
+    def _takes_theirs(self, change: Change) -> bool:
+        """Tell whether the person wants the run's version of a file that can't be merged; say that they get it."""
+        is_wanted = self._bases is not None and self._bases.side_of(change.path) == "theirs"
+        if is_wanted and change.entry is not None:
+            self._draft.note(change.path, "can't be merged, so the run's version has replaced yours")
             return True
         return False
 
     def _merge(self, change: Change, found: os.stat_result) -> bool:
         """Have a file get what both the person and the run made of it; record the conflict where that can't be."""
         path = change.path
-        texts = None if self._bases is None or path in self._moved else self._texts(change, found)
-        if texts is None:
-            if self._bases is not None and self._bases.side_of(path) == "theirs" and change.entry is not None:
-                self._draft.note(path, "can't be merged, so the run's version has replaced yours")
+        content, reason, how = self._merged_content(change, found)
+        mode = None if change.entry is None else self._merged_mode(path, stat.S_IMODE(found.st_mode), change.entry.mode)
+        if content is None or mode is None:
+            if self._takes_theirs(change):
                 return True
-            self._skip(path, "conflict", _EDITED)
+            self._skip(path, "conflict", reason or _EDITED)
             return False
-        merge = merge_texts(*texts)
-        assert self._bases is not None
-        side = None if merge is None else self._bases.resolve(path, texts, len(merge.clashes))
-        if merge is None or (merge.clashes and side is None):
-            self._skip(path, "conflict", _EDITED if merge is None else f"{SAME_LINES}: {merge.where()}")
-            return False
-        merged = merge.text(side or "ours")
-        if merged == texts[1] and not merge.clashes:
+        ours = read_unchanged(*self._live.parent(path), found, LARGEST_DIGESTED)
+        if content == ours and mode == stat.S_IMODE(found.st_mode) and not how:
             return False  # the person has done the same
-        self._contents[path] = merged
-        self.merged[path] = texts[0]
-        how = "" if not merge.clashes or side is None else _RESOLVED[side] if isinstance(side, str) else _CHOSEN
+        self._contents[path] = content
+        self._modes[path] = mode
         self._draft.note(path, "merged with your edits" + how)
         return True
 
-    def _texts(self, change: Change, found: os.stat_result) -> tuple[bytes, bytes, bytes] | None:
-        """Return a text as the run saw it, as it is live, and as the run left it; None where one is unknown."""
+    def _merged_mode(self, path: bytes, ours: int, theirs: int) -> int | None:
+        """Return the bits that a file gets if each side may have changed them; None where both did, and differ."""
+        base, theirs = self._base_of(path), theirs & 0o777
+        if base is None or ours == theirs:
+            return ours if ours == theirs else None
+        return theirs if ours == base.mode else ours if theirs == base.mode & 0o777 else None
+
+    def _merged_content(self, change: Change, found: os.stat_result) -> tuple[bytes | None, str, str]:
+        """Return the content that a file gets of both sides; else None and why. Last, how conflicts were resolved."""
         entry, path = change.entry, change.path
-        # Whose bits and attributes it has, only a base could tell, and that has none
-        is_plain = change.kind == "modified" and not {"mode", "xattrs"}.intersection(change.aspects)
-        if not is_plain or entry is None or entry.kind != "file" or self._bases is None:
-            return None
-        base = self._bases.find(path)
-        if base is None:
-            return None
-        ours = read_unchanged(*self._live.parent(path), found, LARGEST_TEXT)
-        theirs = self._contents.get(path)
-        if theirs is None:
-            assert change.layer is not None
-            fd, name = self._layers[change.layer].tree.parent(path)
-            theirs = read_unchanged(fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False), LARGEST_TEXT)
-        return None if ours is None or theirs is None else (base, ours, theirs)
+        is_file = entry is not None and entry.kind == "file" and stat.S_ISREG(found.st_mode)
+        if not is_file or "xattrs" in change.aspects or self._bases is None:
+            return None, "", ""
+        ours, theirs = read_unchanged(*self._live.parent(path), found, LARGEST_DIGESTED), self._theirs(change)
+        base, text = self._bases.of(path), self._bases.text(path)
+        if ours is None or theirs is None:
+            return None, "", ""
+        if ours == theirs:
+            return ours, "", ""
+        if text is None:
+            if base is None:
+                return None, "", ""
+            if base.has_content_of(self._live, path, found):
+                return theirs, "", ""
+            return (ours, "", "") if self._is_content_of_base(change, base) else (None, "", "")
+        if (path in self._moved and base is None) or max(len(ours), len(theirs)) > LARGEST_TEXT:
+            return None, "", ""
+        merge = merge_texts(text, ours, theirs)
+        side = None if merge is None else self._bases.resolve(path, (text, ours, theirs), len(merge.clashes))
+        if merge is None or (merge.clashes and side is None):
+            return None, "" if merge is None else f"{SAME_LINES}: {merge.where()}", ""
+        how = "" if not merge.clashes or side is None else _RESOLVED[side] if isinstance(side, str) else _CHOSEN
+        return merge.text(side or "ours"), "", how
+
+    def _theirs(self, change: Change) -> bytes | None:
+        """Return what the run made of a file, or what is chosen of it."""
+        chosen = self._contents.get(change.path)
+        if chosen is not None or change.layer is None:
+            return chosen
+        fd, name = self._layers[change.layer].tree.parent(change.path)
+        return read_unchanged(fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False), LARGEST_DIGESTED)
+
+    def _is_content_of_base(self, change: Change, base: Base) -> bool:
+        """Tell whether a run changed the bits of a file, and left its content as it was."""
+        assert change.layer is not None
+        tree = self._layers[change.layer].tree
+        status = tree.find(change.path)
+        return status is not None and base.has_content_of(tree, change.path, status)
 
     def _is_moved(self, path: bytes) -> bool:
         """Tell whether a live directory, or one above it, is not the one that the run saw."""
         return path in self._moved and not self.is_overwritten(path)
 
-    def _edited(self, found: Sequence[_LiveEntry]) -> set[bytes]:
-        """Return which entries of a live directory are not older; of filled directories those that were moved there."""
+    def _edited(self, top: bytes, found: Sequence[_LiveEntry]) -> set[bytes] | None:
+        """Return which entries of a live directory are not those that the run saw; None if the directory is another.
+
+        Where the bases of all that was in it are known, they decide.
+        """
+        base, is_moved = self._base_of(top), self._is_moved(top)
+        if base is not None and base.is_listed:
+            return {inner.path for inner in found if self._is_unlisted(inner, is_moved=is_moved)}
+        if is_moved:
+            return None
         filled = {inner.path.rpartition(b"/")[0] for inner in found}
         newer = [inner for inner in found if self.is_edited(inner.path, inner.status)]
         edited = {inner.path for inner in newer if inner.path not in filled}
@@ -691,6 +811,15 @@ class RootDraft:
         }
         # What is in them is as old as it was, and nobody has seen it
         return edited | {inner.path for inner in found if moved and _lies_in_any(inner.path, moved)}
+
+    def _is_unlisted(self, inner: _LiveEntry, *, is_moved: bool) -> bool:
+        """Tell whether a run did not see an entry of a directory as it is."""
+        base = self._base_of(inner.path)
+        if base is None or base.kind is None or self._is_another_kind(base, inner.status):
+            return not self.is_overwritten(inner.path)
+        if not is_moved and not self.is_edited(inner.path, inner.status):
+            return False
+        return not base.is_at(self._live, inner.path, inner.status) and not self.is_overwritten(inner.path)
 
     def _find(self, path: bytes) -> os.stat_result | None:
         """Look at the live entry; below a directory that is yet to be made there is none."""
@@ -714,6 +843,8 @@ class RootDraft:
         after: os.stat_result | None = None,
     ) -> None:
         above = path.rpartition(b"/")[0]
+        for directory in [one for one in self._deleted if path.startswith(one + b"/")]:
+            self._make_directory(self._deleted.pop(directory))
         if above != self._ready:
             if above not in self._new:
                 self._draft.open_directory(self._root, above, self._live)
@@ -740,14 +871,14 @@ class RootDraft:
         self._draft.skip(Skipped(root=self._root, path=path, why=why, reason=reason))
 
 
-def has_moved(live: Beneath, path: bytes, status: os.stat_result, mark: int) -> bool:
+def has_moved(live: Beneath, path: bytes, status: os.stat_result, mark: int, statx: Statx | None = None) -> bool:
     """Tell whether a directory that is not older than a mark came to its place since, as far as its times tell.
 
     To rename a directory changes its ctime alone; what is put into it changes both times alike.
     """
     if status.st_ctime_ns != status.st_mtime_ns:
         return True
-    return (Statx().born_ns(*live.parent(path)) or 0) >= mark
+    return ((statx or Statx()).born_ns(*live.parent(path)) or 0) >= mark
 
 
 def find_moved(
@@ -757,18 +888,24 @@ def find_moved(
 
     An operation asks before its first step, which may change the times of directories itself.
     """
-    known: dict[bytes, os.stat_result | None] = {}
+    known: dict[tuple[bytes, int], bool] = {}
     moved: set[bytes] = set()
+    statx = Statx()
+
+    def is_other(path: bytes, mark: int) -> bool:
+        found = _find_directory(live, path)
+        if found is None or found.st_ctime_ns < mark or not has_moved(live, path, found, mark, statx):
+            return False
+        return rolled_back is None or not rolled_back.explains(path, found, mark)
+
     with _open_live(live_root) as live:
         for change in changes:
             mark = marks.of(change.path)
             path = change.path if change.base_kind == "dir" else change.path.rpartition(b"/")[0]
             while path not in (b"", b"."):
-                if path not in known:
-                    known[path] = _find_directory(live, path)
-                found = known[path]
-                is_newer = found is not None and found.st_ctime_ns >= mark and has_moved(live, path, found, mark)
-                if is_newer and not (rolled_back and found and rolled_back.explains(path, found, mark)):
+                if (path, mark) not in known:
+                    known[path, mark] = is_other(path, mark)
+                if known[path, mark]:
                     moved.add(change.path)
                     break
                 path = path.rpartition(b"/")[0]
@@ -891,69 +1028,9 @@ class Marks:
 
     def first(self, path: bytes) -> int:
         """Return the number of the oldest layer that says anything about a path."""
-        found = (at for at, layer in enumerate(self._layers) if layer.has_a_say(path))
-        return next(found, 0) if len(self._layers) > 1 else 0
-
-
-def carry_over(
-    live_root: bytes,
-    remaining: Iterable[Change],
-    marks: Marks,
-    new_mark: int,
-    *,
-    renewed: Container[bytes] = (),
-    moved: Container[bytes] = (),
-) -> dict[bytes, int]:
-    """Return the marks that paths of a residue keep in place of its own one, because they were in conflict.
-
-    `new_mark` must have been taken before: so a live entry that changes after it was looked at here is not older.
-
-    Args:
-        live_root: The live directory.
-        remaining: The changes that the residue holds.
-        marks: The marks of the layers that it was made from.
-        new_mark: The mark of the residue.
-        renewed: Paths whose live entry has a new ctime by what the caller itself did there, such as the directories
-            that it put something into; they get the new mark.
-        moved: Paths in directories that are not those that the runs saw.
-    """
-    kept: dict[bytes, int] = {}
-    with _open_live(live_root) as live:
-        for change in remaining:
-            path = change.path
-            mark = marks.of(path)
-            if mark >= new_mark or path in renewed:
-                continue
-            try:
-                found = _find(live, path)
-            except OSError:
-                # Nobody can tell, so the older mark it is.
-                kept[path] = mark
-                continue
-            is_newer = found is not None and (found.st_ctime_ns >= mark or path in moved)
-            if is_newer or (found is not None and _hides_directory(change, found)):
-                kept[path] = mark
-    return kept
-
-
-def unedited_directories(live_root: bytes, changes: Iterable[Change], marks: Marks) -> set[bytes]:
-    """Return live directories that are to get other bits and that nobody has changed since their marks.
-
-    An operation asks before its first step: what it puts into a directory renews the directory's own time.
-    """
-    changed = [change.path for change in changes if change.kind == "metadata" and change.base_kind == "dir"]
-    if not changed:
-        return set()
-    unedited: set[bytes] = set()
-    with _open_live(live_root) as live:
-        for path in changed:
-            try:
-                found = _find(live, path)
-            except OSError:
-                continue
-            if found is not None and found.st_ctime_ns < marks.of(path):
-                unedited.add(path)
-    return unedited
+        if len(self._layers) == 1:
+            return 0
+        return next((at for at, layer in enumerate(self._layers) if layer.has_a_say(path)), 0)
 
 
 class _Layer:
@@ -1018,13 +1095,3 @@ def _look_at(path: bytes) -> int:
 
 def _open_live(root: bytes) -> Beneath:
     return Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
-
-
-def _find(live: Beneath, path: bytes) -> os.stat_result | None:
-    return os.fstat(live.root_fd) if path == b"." else live.find(path)
-
-
-def _hides_directory(change: Change, found: os.stat_result) -> bool:
-    """Tell whether a live directory is to give way: what is in it was not looked at, so the mark stays."""
-    is_merged = change.entry is not None and change.entry.kind == "dir" and change.kind != "replaced"
-    return stat.S_ISDIR(found.st_mode) and not is_merged

@@ -29,7 +29,7 @@ from unspill.git.files import (
     staged_objects,
     without_caches,
 )
-from unspill.git.objects import UNCHECKED, WRONG, Objects, blob_name, check_new_repository, choose_objects, make_object
+from unspill.git.objects import WRONG, Objects, blob_name, check_new_repository, choose_objects, make_object
 from unspill.git.state import (
     SYMBOLIC,
     common_of,
@@ -121,14 +121,15 @@ class GitSource(Record):
     """Where the files of a run lie while an operation is drafted.
 
     `layers` are its upper directories and `below` what is beneath them, both the topmost first; `uppers` has, by the
-    path that a change names, where an upper directory is now. `packs` has, by path, the index that we made of a pack.
-    `name` is what the run is called in references.
+    path that a change names, where an upper directory is now. `packs` has, by path, the index that we made of a pack,
+    and `unchecked` says why another has none. `name` is what the run is called in references.
     """
 
     layers: tuple[bytes, ...]
     below: tuple[bytes, ...]
     uppers: Mapping[bytes, bytes]
     packs: Mapping[bytes, bytes]
+    unchecked: str
     name: bytes
 
 
@@ -274,7 +275,9 @@ class GitDraft:
         missing = self._find_missing(self._transfer)
         if not missing:
             return None
-        reason = UNCHECKED if self._has_unchecked() else WRONG if self._transfer.refused else _NEEDS
+        if self._has_unchecked():
+            return "refused", self._source.unchecked
+        reason = WRONG if self._transfer.refused else _NEEDS
         return "refused", f"{reason}: {missing[:12].decode()}"
 
     def _has_odd_rebase(self) -> bool:
@@ -946,7 +949,7 @@ def _with_new(
         return source.uppers[change.layer] + b"/" + change.path
 
     inside = [change for change in changes if change.path.startswith(top + b"/")]
-    checked = check_new_repository(inside, place_of, source.packs, hash_size)
+    checked = check_new_repository(inside, place_of, source.packs, source.unchecked, hash_size)
     kept = {change.path for change in checked.changes}
     if checked.problem:
         draft.skip(Skipped(root=root, path=top, why="refused", reason=checked.problem))

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from unspill.model.operation import Action, Attributes, GitEnding, Step
 
+    # A root, a path, and the inode of what is held there: 0 for nothing, -1 for a deletion, smaller for a directory
+    HeldAfter = tuple[bytes, bytes, int]
+
 # Of the first one, repositories were written file by file
 FIRST_VERSION, VERSION = 1, 2
 # What journals call the actions of steps
@@ -64,10 +67,21 @@ class Taken(Record):
     overrides: tuple[tuple[bytes, int], ...] = ()
 
 
+class Settled(Record):
+    """What is held after an operation: the new layers, and each path at which something else is held than before.
+
+    None where nothing of what the operation took is held any more.
+    """
+
+    residues: tuple[Residue, ...] = ()
+    held: tuple[HeldAfter, ...] | None = None
+
+
 class End(Record):
     """What came of an operation: the steps that were done, and all that its record needs besides.
 
-    `restored` are layers that another operation took and that are held again.
+    `restored` are layers that another operation took and that are held again. What was held before is in the trees of
+    the journal; `held` says at which paths that is otherwise now (`Settled`).
     """
 
     done: tuple[int, ...]
@@ -76,6 +90,7 @@ class End(Record):
     dropped: tuple[str, ...] = ()
     restored: tuple[Taken, ...] = ()
     git: tuple[GitEnding, ...] = ()
+    held: tuple[HeldAfter, ...] | None = None
 
 
 class Journal(Record):
@@ -137,6 +152,9 @@ def write_end(path: bytes, end: End) -> None:
         "dropped": end.dropped,
         "restored": list(map(_plain_taken, end.restored)),
         "git": end.git,
+        "held": None
+        if end.held is None
+        else [[plain_text(root), plain_text(at), inode] for root, at, inode in end.held],
     }
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     size = os.fstat(fd).st_size
@@ -171,6 +189,11 @@ def read_journal(path: bytes, *, with_steps: bool = True) -> Journal | None:
     end = json.loads(lines[2]) if len(lines) > 2 and lines[2] is not None else None
     with CollectorPaused():
         steps = tuple(map(_step_from, json.loads(lines[1]))) if with_steps else ()
+    if end is not None and "held" not in end and end["residues"]:
+        # Journals of unspill 0.2 don't say it: what was applied or discarded is no longer held
+        roots = header["operation"]["roots"]
+        at = [[roots[steps[index].root], plain_text(steps[index].path)] for index in end["done"]] if with_steps else []
+        end["held"] = [[*one, 0] for one in (*at, *header.get("paths", ()))]
     return Journal(
         operation=_operation_from(header["operation"]),
         steps=steps,
@@ -331,7 +354,12 @@ def _end_from(value: dict[str, Any]) -> End:
         dropped=tuple(value["dropped"]),
         restored=tuple(map(_taken_from, value.get("restored", ()))),
         git=tuple(value.get("git", ())),
+        held=_held_from(value.get("held")),
     )
+
+
+def _held_from(plain: list[Any] | None) -> tuple[HeldAfter, ...] | None:
+    return None if plain is None else tuple((plain_bytes(root), plain_bytes(path), at) for root, path, at in plain)
 
 
 def _plain_taken(tree: Taken) -> list[Any]:
@@ -451,6 +479,7 @@ def _moved(journal: Journal, new: bytes) -> Journal:
             operation=there(end.operation),
             residues=tuple(rest.replace(root=moved(rest.root, old, new)) for rest in end.residues),
             restored=tuple(tree.replace(root=moved(tree.root, old, new)) for tree in end.restored),
+            held=None if end.held is None else tuple((moved(root, old, new), *rest) for root, *rest in end.held),
         )
     return journal.replace(
         operation=there(journal.operation),

@@ -12,11 +12,12 @@ import fcntl
 import os
 import time
 
-from unspill.apply.bases import KeptTexts, put_texts
+from unspill.apply.bases import KeptTexts
 from unspill.apply.draft import Draft
 from unspill.apply.journal import (
     End,
     Journal,
+    Settled,
     Unsettled,
     journal_file,
     marker_file,
@@ -44,13 +45,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from unspill.apply.journal import Residue, Taken
+    from unspill.apply.journal import Taken
     from unspill.model.operation import GitEnding, OperationKind, Step
     from unspill.store.db import Store
 
     # Adds the steps to a draft; told what was skipped and the moment after the steps, makes the residues
     Drafter = Callable[[Draft, OpenDirs], None]
-    Settler = Callable[[OperationId, Sequence[Skipped], Sequence[int]], tuple[Residue, ...]]
+    Settler = Callable[[OperationId, Sequence[Skipped], Sequence[int]], Settled]
 
 # What is being done, for whoever waits
 _WORDS: dict[OperationKind, str] = {
@@ -179,6 +180,7 @@ class _Work:
         self._slight: set[tuple[int, bytes]] = set()
         self._texts = KeptTexts()
         self._arriving: dict[tuple[int, bytes], list[bytes]] = {}
+        self._is_settled = False
         # Somebody edited an entry of ours while it was live, and it is not live any more
         self._is_edited = False
         self._operation = Operation(
@@ -205,7 +207,7 @@ class _Work:
             journal = self._prepare()
             if self._task.is_dry:
                 return self._planned(journal)
-            if journal.steps or journal.git or self._task.changed:
+            if journal.steps or journal.git or self._task.changed or self._is_settled:
                 end = self._perform(journal)
         except BaseException as error:
             self._take_back(journal, error)
@@ -218,11 +220,12 @@ class _Work:
     def _planned(self, journal: Journal) -> Operation:
         """Return what the operation would do, and remove what was staged for it."""
         self._take_back(None, None)
+        going = {(step.root, step.path) for step in journal.steps if step.action == "take"}
         staying: dict[tuple[int, bytes], Skipped] = {}
         for step in journal.steps:
-            # Steps that take a directory away fail where something stays in it
-            stays = (one.root == step.root and one.path.startswith(step.path + b"/") for one in self._skipped)
-            if step.action == "take" and any(stays):
+            # Steps that take a directory away fail where something stays in it; what is in it goes before
+            inner = self._names_in(step) if step.action == "take" else ()
+            if any((step.root, path) not in going or (step.root, path) in staying for path in inner):
                 left = Skipped(root=step.root, path=step.path, why="conflict", reason=NOT_EMPTY)
                 staying[step.root, step.path] = left
         self._skipped += staying.values()
@@ -234,6 +237,15 @@ class _Work:
             number=0, left=tuple(self._skipped), changed=len(paths) + self._task.changed, paths=paths
         )
 
+    def _names_in(self, step: Step) -> list[bytes]:
+        """Return the paths of what is in the directory of a step, as far as that can be listed."""
+        if step.before is None or step.before.kind != "dir":
+            return []
+        try:
+            return [step.path + b"/" + name for name in os.listdir(self._dirs.paths[step.root] + b"/" + step.path)]
+        except OSError:
+            return []
+
     def _prepare(self) -> Journal:
         """Make steps, staged entries and the journal; nothing live has changed when this returns."""
         draft = Draft(self._id, self._dirs, lambda: self._store.operations.next_number(self._task.project))
@@ -243,7 +255,8 @@ class _Work:
         self._slight = draft.slight
         self._texts = draft.texts(steps)
         self._arriving = draft.arriving
-        is_recorded = bool(steps or draft.git or self._task.changed)
+        self._is_settled = draft.is_settled and not draft.skipped
+        is_recorded = bool(steps or draft.git or self._task.changed or self._is_settled)
         number = draft.number() if is_recorded and not self._task.is_dry else 0
         self._operation = self._operation.replace(number=number, notes=tuple(draft.notes))
         journal = Journal(
@@ -290,11 +303,12 @@ class _Work:
         steps = [journal.steps[index] for index in done]
         # Directories that a reversal opened, to find that nothing can be done in them, are closed again by now
         is_idle = not done or (self._task.of is not None and _changes_nothing(steps))
+        is_idle &= not self._is_settled or bool(failed)
         if is_idle and all(ending == "left" for ending in git) and not self._task.changed:
             return None
-        residues = self._task.settle(self._id, self._skipped, marks) if self._task.settle is not None else ()
+        settled = Settled() if self._task.settle is None else self._task.settle(self._id, self._skipped, marks)
         self._dirs.look_anew()
-        sync_done(self._dirs, steps, everything=bool(residues) or bool(git))
+        sync_done(self._dirs, steps, everything=bool(settled.residues) or bool(git))
         # As late as can be: who was opening a displaced file when it was displaced has had it open for a while
         notes += keep_edits(self._dirs, self._id, journal.steps, set(done), done)
         paths = changed_paths(journal, done, git, self._slight)
@@ -309,7 +323,8 @@ class _Work:
         end = End(
             done=tuple(done),
             operation=operation,
-            residues=residues,
+            residues=settled.residues,
+            held=settled.held,
             dropped=self._task.dropped,
             restored=self._task.restored,
             git=git,
@@ -361,7 +376,7 @@ class _Work:
         is_clean = remove_staging(self._dirs, journal.staging)
         try:
             finished = finish(self._store, journal)
-            put_texts(self._store, self._id, self._texts.texts)
+            self._store.texts.put(self._id, self._texts.kept)
         except (OSError, StoreError) as error:
             raise SandboxUnavailable(
                 f"the {self._task.kind} is done, but unspill can't record it yet: {error}",

@@ -17,6 +17,7 @@ import os
 import stat
 import time
 
+from unspill.apply.bases import digest_at
 from unspill.apply.draft import backup_problem, invert
 from unspill.apply.git_draft import (
     REPOSITORY_GONE,
@@ -43,18 +44,14 @@ from unspill.git.files import (
 )
 from unspill.git.state import SYMBOLIC, is_own_ref, owner_of, parse_packed, parse_ref
 from unspill.host.dirfd import have_same_content, read_unchanged
-from unspill.host.overlay import list_attributes, user_attributes
+from unspill.host.overlay import FORMAT, KINDS, list_attributes, user_attributes
 from unspill.model.operation import Metadata, RefMove, Skipped
 from unspill.policy.paths import quote
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from unspill.apply.draft import Draft
     from unspill.apply.journal import Journal
@@ -72,6 +69,8 @@ if TYPE_CHECKING:
     )
     from unspill.store.db import Store
 
+    # Why a step can't be taken back, if it can't
+    _Problem = tuple[Why, str] | None
     # By root and path
     TextOf = Callable[[int, bytes], bytes | None]
 
@@ -80,10 +79,12 @@ if TYPE_CHECKING:
 
 
 _NEW_DIRECTORY = Metadata(mode=0o700)
+# What is looked at is as the reversal would make it
+_DONE: tuple[Why, str] = ("conflict", "")
+_CHANGED: tuple[Why, str] = ("conflict", CHANGED)
 
 _STAYS = "you {what} since, so git stays as it is{advice}"
 _LOST = "{name} can't go back: its old commit no longer exists"
-_OF_UNDO = "unspill: undo "
 _MOVED_SINCE = "you moved it since, so it stays where it is"
 
 
@@ -96,14 +97,19 @@ class Reversal:
         later: LaterOperations,
         kind: OperationKind = "undo",
         text_of: TextOf = lambda _root, _path: None,
+        *,
+        may_merge: bool = True,
     ) -> None:
         """Take the journal of what was done. `text_of` returns what a file held when the operation had put it."""
         assert journal.end is not None
         self._text_of = text_of
+        self._may_merge = may_merge
+        # Undo of an apply that a person asked for holds the entry again, so it must still be there
+        self._may_be_done = may_merge or kind == "redo"
         # What files get that the person has edited since, and as what they were seen
-        self._merged: dict[tuple[int, bytes], tuple[bytes, os.stat_result]] = {}
+        self._merged: dict[tuple[int, bytes], tuple[bytes, int, os.stat_result]] = {}
         self._git = tuple(zip(journal.git, journal.end.git, strict=True))
-        self._message = f"unspill: {kind} op {journal.end.operation.number}"
+        self._kind = kind
         self._steps = [journal.steps[index] for index in journal.end.done]
         self._old_moves: dict[tuple[int, bytes], list[Step]] = {}
         if journal.version == FIRST_VERSION and any(b".git/" in step.path for step in self._steps):
@@ -111,14 +117,27 @@ class Reversal:
         self._operation: Operation = journal.end.operation
         self._later = later
         self._failed: dict[int, Skipped] = {}
+        # Steps that are done already, because somebody else did the same; and groups of which something is to be done
+        self._done: dict[tuple[int, bytes, str], Step] = {}
+        self._undone: set[int] = set()
         # What the reversal itself will have taken away and brought back by the time of the step that is looked at
         self._gone: set[tuple[int, bytes]] = set()
         self._back: set[tuple[int, bytes]] = set()
         self._refreshed: dict[tuple[int, bytes], Entry] = {}
         # The metadata that a directory will have by then
         self._metadata: dict[tuple[int, bytes], Metadata | None] = {}
-        made = {(step.root, step.path) for step in self._steps if step.action == "put"}
-        self._unchanged = opened_and_closed(self._steps) - made
+        self._made = {(step.root, step.path) for step in self._steps if step.action == "put"}
+        self._taken = {
+            (step.root, step.path)
+            for step in self._steps
+            if step.action == "take" and step.before is not None and step.before.kind == "dir"
+        }
+        self._made_directories = {
+            (step.root, step.path)
+            for step in self._steps
+            if step.action == "put" and step.after is not None and step.after.kind == "dir"
+        }
+        self._unchanged = opened_and_closed(self._steps) - self._made
         # Directories that somebody else has given other bits since: nothing of their metadata is taken back
         self._lost: set[tuple[int, bytes]] = set()
         # Directories that the operation closed to their owner: the reversal opens them before it looks into them
@@ -129,21 +148,28 @@ class Reversal:
         for step in reversed(self._steps):
             if step.group not in self._failed:
                 self._check(dirs, step, draft.modes)
+        needless = {step.group for step in self._done.values()} - self._undone - self._failed.keys()
+        draft.is_settled = bool(needless) or not (self._steps or self._git)
         for skipped in self._failed.values():
             if not self._matters_to_nobody(skipped):
                 draft.skip(skipped)
-        self._draft_git(draft, dirs)
-        rest = [step for step in self._steps if step.group not in self._failed and step.action != "set_metadata"]
+        left_out = needless | self._failed.keys()
+        self._draft_git(draft, dirs, left_out)
+        rest = [step for step in self._steps if step.group not in left_out and step.action != "set_metadata"]
         if rest and not draft.git and all(self._matters_to_nobody(step) for step in rest):
             # That alone is no reason to call the operation undone
             return
         last: list[Step] = []
         remade: set[tuple[int, bytes]] = set()
-        left_out = self._lost | (self._unchanged - self._busy())
+        unchanged = self._lost | (self._unchanged - self._busy(left_out))
         for step in reversed(self._steps):
-            if step.group in self._failed or (step.action == "set_metadata" and (step.root, step.path) in left_out):
+            if step.group in left_out or (step.root, step.path, step.action) in self._done:
+                continue
+            if step.action == "set_metadata" and (step.root, step.path) in unchanged:
                 continue
             inverse = self._inverse(draft, dirs, step)
+            if self._is_slight(dirs, step):
+                draft.slight.add((step.root, step.path))
             if step.staged and step.action == "take" and step.was is not None:
                 # A directory that is made anew there has no metadata yet, whatever the old one had at which time
                 last.append(_set_metadata_anew(inverse, step.was))
@@ -154,18 +180,33 @@ class Reversal:
         for step in reversed(last):
             draft.add_in_order(step)
 
-    def _draft_git(self, draft: Draft, dirs: OpenDirs) -> None:
+    def _draft_git(self, draft: Draft, dirs: OpenDirs, left_out: Container[int]) -> None:
         if not (self._git or self._old_moves):
             return
 
         for (root, top), steps in self._old_moves.items():
             draft_old_move(draft, dirs, root, top, steps)
         has_files = any(
-            step.group not in self._failed and step.action != "set_metadata" and not self._matters_to_nobody(step)
+            step.group not in left_out and step.action != "set_metadata" and not self._matters_to_nobody(step)
             for step in self._steps
         )
+        aim = ReversalAim(kind=self._kind, number=self._operation.number, has_files=has_files)
         for git, ending in reversed(self._git):
-            draft_reversal(draft, dirs, git, ending, self._message, has_files=has_files)
+            draft_reversal(draft, dirs, git, ending, aim)
+
+    @staticmethod
+    def _is_slight(dirs: OpenDirs, step: Step) -> bool:
+        """Tell whether a step has changed nothing of a file but its time."""
+        before, after = step.before, step.after
+        if step.action != "put" or before is None or after is None or before.kind != "file":
+            return False
+        if (before.kind, before.mode, before.size) != (after.kind, after.mode, after.size):
+            return False
+        live, kept = dirs.roots[step.root].find(step.path), dirs.operations.find(step.backup)
+        if live is None or kept is None:
+            return False
+        digest = digest_at(dirs.roots[step.root], step.path, live)
+        return bool(digest) and digest == digest_at(dirs.operations, step.backup, kept)
 
     def _matters_to_nobody(self, at: Skipped | Step) -> bool:
         """Tell whether git writes a file anew with its next command, the message of the last commit for example."""
@@ -179,11 +220,15 @@ class Reversal:
             problem = self._problem(dirs, step, modes)
         except OSError as error:
             problem = explain_error(error)
-        if problem is not None:
+        if problem is _DONE:
+            self._done[step.root, step.path, step.action] = step
+        elif problem is not None:
             why, reason = problem
             self._failed[step.group] = Skipped(root=step.root, path=step.path, why=why, reason=reason)
+        elif step.action != "set_metadata":
+            self._undone.add(step.group)
 
-    def _problem(self, dirs: OpenDirs, step: Step, modes: OperationModes) -> tuple[Why, str] | None:
+    def _problem(self, dirs: OpenDirs, step: Step, modes: OperationModes) -> _Problem:
         # Nobody can have changed names in what is closed; what is there is compared when the step is done
         is_hidden = self._is_hidden(step)
         if step.action == "set_metadata":
@@ -191,35 +236,63 @@ class Reversal:
         live = None if is_hidden else self._find(dirs, step)
         if step.action == "take":
             if live is not None:
-                return "conflict", OCCUPIED
+                return _DONE if self._is_done(dirs, step, live) else ("conflict", OCCUPIED)
+            if not is_hidden and not self._is_coming_back(step):
+                # It can't come back where its directory is gone
+                dirs.roots[step.root].directory(step.path.rpartition(b"/")[0])
             self._back.add((step.root, step.path))
             return backup_problem(dirs, step, step.before, modes)
         if not is_hidden and (live is None or not self._is_ours(dirs, step, live)):
-            problem = CHANGED
-            if live is not None:
-                problem = "" if self._is_the_same(dirs, step, live) else self._merge(dirs, step, live)
-            if problem:
-                return "conflict", problem
+            is_same = live is not None and self._is_the_same(dirs, step, live)
+            if self._may_be_done and not is_same and self._is_done(dirs, step, live):
+                return _DONE
+            problem = None if is_same else _CHANGED if live is None else self._merge(dirs, step, live, modes)
+            if problem is not None:
+                return problem
         if step.before is None:
             self._gone.add((step.root, step.path))
             return None
         return backup_problem(dirs, step, step.before, modes)
 
-    def _problem_of_metadata(self, dirs: OpenDirs, step: Step, *, is_hidden: bool) -> tuple[Why, str] | None:
+    def _is_done(self, dirs: OpenDirs, step: Step, live: os.stat_result | None) -> bool:
+        """Tell whether the project has what the reversal of a step would put there, or lacks what it would remove."""
+        before = step.before
+        if before is None or live is None:
+            return before is None and live is None and (step.root, step.path) not in self._gone
+        if KINDS.get(live.st_mode & FORMAT) != before.kind or (step.root, step.path) in self._back:
+            return False
+        if before.kind == "dir":
+            return step.action == "take"
+        if stat.S_IMODE(live.st_mode) != before.mode or live.st_size != before.size:
+            return False
+        kept = dirs.operations.find(step.backup)
+        if kept is None or kept.st_ino == live.st_ino:
+            return False
+        digest = digest_at(dirs.operations, step.backup, kept)
+        return bool(digest) and digest == digest_at(dirs.roots[step.root], step.path, live)
+
+    def _problem_of_metadata(self, dirs: OpenDirs, step: Step, *, is_hidden: bool) -> _Problem:
         key = (step.root, step.path)
         if key in self._lost:
             return None
+        is_made = self._may_be_done and not is_hidden and key in self._made_directories
+        if is_made and dirs.roots[step.root].find(step.path) is None:
+            # The directory that was made is gone already
+            return _DONE
         if is_hidden or self._has_metadata(dirs, step):
             self._note_opening(step)
             return None
         self._lost.add(key)
+        if key in self._taken:
+            # Somebody else made a directory there, which is as good
+            return _DONE
         return None if key in self._unchanged else ("conflict", CHANGED)
 
-    def _busy(self) -> set[tuple[int, bytes]]:
-        """Return the directories in which something is to be done, or that themselves come or go."""
+    def _busy(self, left_out: Container[int]) -> set[tuple[int, bytes]]:
+        """Return directories in which something is to be done, or that themselves come or go; but for some groups."""
         busy = set()
         for step in self._steps:
-            if step.action != "set_metadata" and step.group not in self._failed:
+            if step.action != "set_metadata" and step.group not in left_out:
                 busy |= {(step.root, step.path), (step.root, step.path.rpartition(b"/")[0] or b".")}
         return busy
 
@@ -242,7 +315,10 @@ class Reversal:
         """Look at what will be there when the step's turn comes."""
         if (self._gone and (step.root, step.path) in self._gone) or (self._back and self._is_coming_back(step)):
             return None
-        return dirs.roots[step.root].find(step.path)
+        try:
+            return dirs.roots[step.root].find(step.path)
+        except NotADirectoryError:
+            return None
 
     def _has_metadata(self, dirs: OpenDirs, step: Step) -> bool:
         assert step.before is not None
@@ -302,23 +378,36 @@ class Reversal:
             return False
         return _read_same(kept_at, kept, live_at, live)
 
-    def _merge(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> str:
-        """Have a text that somebody edited since keep those edits; return why it can't, nothing where it can."""
+    def _merge(self, dirs: OpenDirs, step: Step, live: os.stat_result, modes: OperationModes) -> _Problem:
+        """Have a file that somebody edited since keep those edits; return why it can't, None where it can."""
         before, after = step.before, step.after
         assert after is not None
-        is_file = before is not None and before.kind == after.kind == "file"
-        if not is_file or stat.S_IMODE(live.st_mode) != after.mode or b".git/" in step.path:
-            return CHANGED
-        base = self._text_of(step.root, step.path)
-        ours = None if base is None else read_unchanged(*dirs.live(step), live, LARGEST_TEXT)
-        theirs = None if ours is None else self._read_backup(dirs, step)
-        merge = None if base is None or ours is None or theirs is None else merge_texts(base, ours, theirs)
-        if merge is None or _attributes(*dirs.live(step)) != _attributes(*dirs.operations.parent(step.backup)):
-            return CHANGED
-        if merge.clashes:
-            return f"you changed the same lines since: {merge.where()}"
-        self._merged[step.root, step.path] = merge.text(), live
-        return ""
+        is_file = before is not None and before.kind == after.kind == "file" and stat.S_ISREG(live.st_mode)
+        if not is_file or before is None or not self._may_merge or b".git/" in step.path:
+            return _CHANGED
+        if backup_problem(dirs, step, before, modes) is not None:
+            # A later redo kept edits, and left here what it should have put
+            return _CHANGED
+        now = stat.S_IMODE(live.st_mode)
+        mode = before.mode if now == after.mode else now if before.mode in (after.mode, now) else None
+        ours, theirs = read_unchanged(*dirs.live(step), live, LARGEST_TEXT), self._read_backup(dirs, step)
+        is_alike = _attributes(*dirs.live(step)) == _attributes(*dirs.operations.parent(step.backup))
+        if mode is None or ours is None or theirs is None or not is_alike:
+            return _CHANGED
+        is_after = live.st_ino == after.inode and (live.st_mtime_ns, live.st_size) == (after.mtime_ns, after.size)
+        merged = theirs
+        if not is_after and ours != theirs:
+            base = self._text_of(step.root, step.path)
+            merge = None if base is None else merge_texts(base, ours, theirs)
+            if merge is None or merge.clashes:
+                why = CHANGED if merge is None else f"you changed the same lines since: {merge.where()}"
+                return "conflict", why
+            merged = merge.text()
+        if merged == ours and mode == now:
+            # The operation changed nothing of it but its time, or somebody has done the same
+            return _DONE
+        self._merged[step.root, step.path] = merged, mode, live
+        return None
 
     @staticmethod
     def _read_backup(dirs: OpenDirs, step: Step) -> bytes | None:
@@ -341,15 +430,16 @@ class Reversal:
             return step.replace(was=step.becomes, becomes=step.was)
         if (step.root, step.path) in self._merged:
             return self._merged_inverse(draft, dirs, step)
-        there = self._refreshed.get((step.root, step.path), step.after) if self._refreshed else step.after
+        # Where a directory gave way to a file, two steps have one path
+        there = step.after if step.action == "take" else self._refreshed.get((step.root, step.path), step.after)
         return invert(draft, dirs, step, there)
 
     def _merged_inverse(self, draft: Draft, dirs: OpenDirs, step: Step) -> Step:
         """Return the step that puts the old text with the edits since; the backup stays where it is."""
-        content, live = self._merged[step.root, step.path]
+        content, mode, live = self._merged[step.root, step.path]
         fd, name = dirs.operations.parent(step.backup)
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        place, made = draft.stage(step.root, fd, name, status, content)
+        place, made = draft.stage(step.root, fd, name, status, content, mode)
         if has_access_list(*dirs.live(step)):
             made = draft.give_access_list(step.root, place, *dirs.live(step))
         draft.note(step.path, "your edits since were kept")
@@ -499,13 +589,16 @@ def _displaced(journal: Journal) -> dict[tuple[bytes, bytes], int]:
     }
 
 
-def draft_reversal(
-    draft: Draft, dirs: OpenDirs, step: GitStep, ending: GitEnding, message: str, *, has_files: bool
-) -> None:
-    """Draft the inverse of what was done to one repository; `message` is what its logs say then.
+class ReversalAim(Record):
+    """Which operation is undone or redone; `has_files` if files of it are, whatever becomes of its repositories."""
 
-    `has_files` if files of the operation are reversed, whatever becomes of the repository.
-    """
+    kind: OperationKind
+    number: int
+    has_files: bool
+
+
+def draft_reversal(draft: Draft, dirs: OpenDirs, step: GitStep, ending: GitEnding, aim: ReversalAim) -> None:
+    """Draft the inverse of what was done to one repository."""
     if ending == "left":
         return
     live = LiveRepository(draft, dirs, step.root, step.top)
@@ -514,7 +607,7 @@ def draft_reversal(
     elif ending == "arrived":
         _remove_arrived(live, step)
     elif step.move is not None:
-        _MoveReversal(draft, dirs, live, step.move, message, has_files=has_files).draft()
+        _MoveReversal(draft, dirs, live, step.move, aim).draft()
 
 
 def is_along(step: GitStep, at: Skipped | Step) -> bool:
@@ -584,15 +677,14 @@ def draft_old_move(draft: Draft, dirs: OpenDirs, root: int, top: bytes, steps: S
 class _MoveReversal:
     """The inverse of one move."""
 
-    def __init__(
-        self, draft: Draft, dirs: OpenDirs, live: LiveRepository, move: GitMove, message: str, *, has_files: bool
-    ) -> None:
-        self._has_files = has_files
+    def __init__(self, draft: Draft, dirs: OpenDirs, live: LiveRepository, move: GitMove, aim: ReversalAim) -> None:
+        self._aim = aim
         self._draft = draft
         self._dirs = dirs
         self._live = live
         self._move = move
-        self._message = message
+        # What the logs of the repository say of it
+        self._message = f"unspill: {aim.kind} op {aim.number}"
 
     def draft(self) -> None:
         problem = self._problem()
@@ -644,11 +736,10 @@ class _MoveReversal:
 
     def _again(self, act: str) -> str:
         """Return what to do so that the repository goes back as well; what was done of the files comes first."""
-        name = self._message.removeprefix(_OF_UNDO)
-        if name == self._message:
+        if self._aim.kind != "undo":
             return ""
-        first = "`unspill redo`, " if self._has_files else ""
-        return f"; to undo it too: {first}{act}, `unspill undo {name.replace(' ', '')}`"
+        first = "`unspill redo`, " if self._aim.has_files else ""
+        return f"; to undo it too: {first}{act}, `unspill undo op{self._aim.number}`"
 
     def _by_hand(self, name: bytes) -> str:
         """Return the command that undoes the commits of the operation on top of the person's, or does them again."""
@@ -658,7 +749,7 @@ class _MoveReversal:
                 if self._live.objects.is_ancestor(old, new):
                     revert = f"git revert {old[:7].decode()}..{new[:7].decode()}"
                     # Git reverts nothing where the files are other than its commit says
-                    before = "commit your files as they are now, or `unspill redo`, " if self._has_files else ""
+                    before = "commit your files as they are now, or `unspill redo`, " if self._aim.has_files else ""
                     return f"; to undo its commits: {before}{revert}"
                 if self._live.objects.is_ancestor(new, old):
                     return f"; to get its commits back: git cherry-pick {new[:7].decode()}..{old[:7].decode()}"

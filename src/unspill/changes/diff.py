@@ -36,6 +36,8 @@ MAX_FILE_BYTES = 512 * 1024
 CONTEXT = 3
 EDITS = 600
 SNIFFED = 8192
+_BLANKS = "\t\n\r\f"
+_AS_SPACES = str.maketrans(dict.fromkeys(_BLANKS, " "))
 NO_NEWLINE = "\\ No newline at end of file"
 
 _COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
@@ -322,7 +324,9 @@ def is_binary(content: bytes) -> bool:
     if b"\0" in content:
         return True
     start = content[:SNIFFED].decode("utf-8", "surrogateescape")
-    odd = sum(not character.isprintable() and character not in "\t\n\r\f" for character in start)
+    if start.translate(_AS_SPACES).isprintable():
+        return False
+    odd = sum(not character.isprintable() and character not in _BLANKS for character in start)
     return odd * 3 > len(start)
 
 

@@ -52,8 +52,8 @@ WHYS: dict[Why, str] = {
     "earlier": "skipped",
 }
 _OF_GIT = frozenset(
-    b"objects refs logs index HEAD ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE COMMIT_EDITMSG packed-refs"
-    b" AUTO_MERGE MERGE_RR CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD SQUASH_MSG branches description".split()
+    b"objects refs reftable logs index HEAD ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE COMMIT_EDITMSG"
+    b" packed-refs AUTO_MERGE MERGE_RR CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD SQUASH_MSG branches description".split()
 )
 _KINDS = {"file": "file", "dir": "directory", "symlink": "symlink", "special": "special file"}
 _ENTRY_KINDS = frozenset({"file", "dir", "symlink", "special"})

@@ -27,12 +27,14 @@ from unspill.host.overlay import (
     MODE_MARK,
     OPAQUE,
     foreign_layer,
+    is_opaque,
     is_plain_attribute,
     is_whiteout,
     kind_of,
     list_attributes,
     refuse_foreign,
     user_attributes,
+    was_copied_up,
 )
 from unspill.layers.locks import missing_layer
 from unspill.model.change import (
@@ -176,24 +178,25 @@ def scan(
         max_depth: Deeper directories are not entered, with a finding.
 
     Raises:
-        SandboxUnavailable: A layer holds marks that no mount of unspill makes, or is missing.
+        LayerMissing: A layer is not in its place.
+        SandboxUnavailable: A layer holds marks that no mount of unspill makes.
         OSError: A layer or the live root can't be opened.
     """
-    report = _Report(live, max_entries)
+    report = _Report(live, max_entries, (*layers, *below))
     if layers:
         with CollectorPaused(), Pool() as pool:
-            uppers = [_open_layer(pool, path) for path in layers]
-            bases = [*(_open_layer(pool, path) for path in below), pool.live_root(live)]
+            uppers = [_open_layer(pool, path, live) for path in layers]
+            bases = [*(_open_layer(pool, path, live) for path in below), pool.live_root(live)]
             _Scan(pool, report, max_depth).run(uppers, bases)
             report.refresh(pool.restore())
     return report.as_change_set()
 
 
-def _open_layer(pool: Pool, path: bytes) -> Dir:
+def _open_layer(pool: Pool, path: bytes, live: bytes) -> Dir:
     try:
         return pool.upper_root(path)
     except FileNotFoundError as error:
-        raise missing_layer(path) from error
+        raise missing_layer(path, live) from error
 
 
 def join(parts: Iterable[ChangeSet]) -> ChangeSet:
@@ -392,6 +395,9 @@ class _Scan:
             entry: Found = (upper, name, upper.lstat(name), "dir")
             self._report.add(path, "modified", upper.upper, entry, None, unreadable=True)
             self._report.leave_out("can't be opened", path)
+            return None
+        if not uppers:
+            self._report.leave_out("was removed while it was read", path)
             return None
         hides = frame.hides or end != "bottom"
         bases = self._beneath(frame, path, name, uppers[0], hides=hides)
@@ -593,9 +599,11 @@ def _has_attributes(path: bytes, layer: bytes, name: bytes, base: Dir) -> bool:
 class _Report:
     """What a scan has found so far below one root, in the order of the walk."""
 
-    def __init__(self, root: bytes, max_entries: int) -> None:
+    def __init__(self, root: bytes, max_entries: int, layers: Sequence[bytes] = ()) -> None:
+        """Take the layers that are read, the topmost first."""
         self._root = root
         self._max_entries = max_entries
+        self._uppers = layers[::-1]
         self._path_bytes = 0
         self._findings: list[str] = []
         self._findings_left_out = 0
@@ -704,8 +712,32 @@ class _Report:
         findings = self._findings
         if self._findings_left_out:
             findings = [*findings, f"and {self._findings_left_out} more findings like these"]
-        part = RootChanges(root=self._root, changes=tuple(self._changes))
+        part = RootChanges(root=self._root, changes=tuple(self._without_copied_up()))
         return ChangeSet(roots=(part,), findings=tuple(findings), is_cut=self.is_full or self._is_cut)
+
+    def _without_copied_up(self) -> list[Change]:
+        """Leave out a directory that the person deleted or replaced, where the layers only delete what was in it."""
+        kept: list[Change] = []
+        following = b""
+        # From the end, so that it is known what stays in a directory
+        for change in reversed(self._changes):
+            is_dir = change.entry is not None and change.entry.kind == "dir"
+            is_new = is_dir and change.kind in ("added", "replaced") and change.base_kind != "dir"
+            is_filled = following.startswith(change.path + b"/")
+            if not is_new or is_filled or not self._only_deletes_in(change.path):
+                kept.append(change)
+                following = change.path
+        return kept[::-1]
+
+    def _only_deletes_in(self, path: bytes) -> bool:
+        """Tell whether a directory of the layers, in which nothing is new, is one of the live tree with deletions.
+
+        One that a run took away and made again as it was hides what is in the live one.
+        """
+        if not was_copied_up(self._uppers, path):
+            return False
+        places = (upper + b"/" + path for upper in self._uppers)
+        return any(os.path.isdir(place) and (os.listdir(place) or is_opaque(place)) for place in places)
 
     def _cut(self, path: bytes) -> None:
         if not self.is_full:

@@ -50,7 +50,7 @@ def select(changes: ChangeSet, selection: Selection, *, parents: bool = True) ->
     if selection.is_everything:
         return changes
     chosen: Chosen = {part.root: set() for part in changes.roots}
-    _choose_paths(changes, selection.paths, chosen, selection.here)
+    _choose_paths(changes, selection.chosen_paths, chosen, selection.here)
     for pattern in selection.globs:
         _choose_glob(changes, pattern, chosen)
     for hunks in selection.hunks:

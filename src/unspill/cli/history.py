@@ -73,7 +73,7 @@ _COMMAND_SHOWN = 60
 )
 def sessions(arguments: Arguments) -> int:
     """List sessions."""
-    found = [session for session in open_sandbox(arguments).sessions()[::-1] if not session.is_proof]
+    found = open_sandbox(arguments).sessions()[::-1]
     if arguments.flag("--json"):
         print_json({"sessions": [_session_form(session) for session in found]})
         return 0

@@ -449,11 +449,8 @@ def find_original(sandbox: Sandbox, operation: Operation) -> int | None:
     """Return the number of what an undo or redo is about; None for other kinds, or if it is pruned."""
     if operation.of is None:
         return None
-    known = {one.id: one for one in sandbox.operations(limit=_ALL)}
-    reversed_one = known.get(operation.of)
-    if operation.kind == "redo" and reversed_one is not None and reversed_one.of is not None:
-        reversed_one = known.get(reversed_one.of)
-    return None if reversed_one is None else reversed_one.number
+    original = operation.origin or operation.of
+    return next((one.number for one in sandbox.operations(limit=_ALL) if one.id == original), None)
 
 
 def _run_name(sandbox: Sandbox, run: str) -> str:

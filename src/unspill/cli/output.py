@@ -36,7 +36,7 @@ from unspill.changes.render import (
 from unspill.errors import UsageError
 from unspill.host.dirfd import write_whole
 from unspill.lazy import lazy_module
-from unspill.model.operation import AS_A_WHOLE, SAME_LINES
+from unspill.model.operation import AS_A_WHOLE, SAME_LINES, UNCHECKED
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, TimedOut, exit_code_of
 from unspill.policy.paths import TERMINAL_RESET, quote, shell_word, wrap
@@ -815,7 +815,9 @@ def _held_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
 
 def _remedy(operation: Operation, left: Skipped, sandbox: Sandbox, of: int | None) -> str:
     path = shell_word(seen_from_here(os.path.join(operation.roots[left.root], left.path)))
-    is_repository = os.path.basename(left.path) == b".git" and left.why == "conflict"
+    is_repository = os.path.basename(left.path) == b".git" and (
+        left.why == "conflict" or left.reason.startswith(UNCHECKED)
+    )
     token = f"@{left.token}" if left.token else ""
     if operation.kind != "apply":
         text = _REVERSED if of is not None and left.why == "conflict" and not is_repository else ""

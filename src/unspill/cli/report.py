@@ -126,7 +126,6 @@ def make_page(facts: ReportFacts) -> Page:
         ends=_ends(facts.moments),
         tiles=tuple(map(_tile, facts.files)),
         tile_legend=_FILE_TONES,
-        tiles_rest="",
         runs=_run_list(facts),
         files=_file_list(facts),
         others=(_host_list(facts), _refused_list(facts), _question_list(facts)),

@@ -379,11 +379,8 @@ def _apply_beside(arguments: Arguments, sandbox: Sandbox) -> Operation | None:
                     f"{name} can't be used while background runs use sandbox {sandbox.name!r}",
                     remedy=f"End them first: unspill stop {sandbox.name}",
                 )
-        selection = _selection_of(arguments, sandbox)
         overwrite = tuple(absolute_path(word) for word in arguments.values("--overwrite"))
-        if selection.is_everything:
-            selection = selection.replace(paths=overwrite)
-        operation, hints = kept.link.apply(selection.replace(overwrite=overwrite))
+        operation, hints = kept.link.apply(_selection_of(arguments, sandbox).replace(overwrite=overwrite))
     lines = ["\n  ".join(filter(None, (hint.text, hint.remedy))) for hint in hints]
     if operation is not None and sandbox.changes():
         lines.append(f"What earlier runs hold stays held until the background runs end: unspill stop {sandbox.name}")
@@ -413,12 +410,12 @@ def _with_named(selection: Selection, arguments: Arguments, sandbox: Sandbox) ->
     included = [absolute_path(word) for word in words]
     overwrite = [absolute_path(word) for word in arguments.values("--overwrite")]
     sides = _sides_of(arguments)
-    selection = selection.replace(sides=sides)
+    is_everything, selection = selection.is_everything, selection.replace(sides=sides)
     if not included and not overwrite and all(path == b"." for path, _side in sides):
         return selection
     merged = [path for path, _side in sides if path != b"."]
     held = sandbox.changes()
-    if selection.is_everything:
+    if is_everything:
         covered = {path: sandbox.reviews.covered_at(path) for path in included}
         wanted = [_change_that_hides(path, held) for path in (*included, *overwrite, *merged) if not covered.get(path)]
         named = [_as_glob(*one) for path in included for one in covered[path]]

@@ -26,6 +26,7 @@ from unspill.model.run import Ended, Exited, InheritedInput, NeverStarted, Outpu
 from unspill.policy.paths import shell_word
 from unspill.progress import COUNT
 from unspill.runner.launcher import close_launchers, get_launcher
+from unspill.sandbox.secrets import note_told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -397,6 +398,8 @@ def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: Te
     if not arguments.flag("--quiet") or isinstance(result.outcome, NeverStarted):
         for line in output.result_lines(_explained(arguments, result), sandbox):
             print(_marked(line), file=sys.stderr)
+        if os.isatty(2):
+            note_told(sandbox._project, result.warnings)
     for problem in (problems := streams.problems()):
         print(_marked(problem), file=sys.stderr)
     return _OUR_FAILURE if problems else result.exit_code

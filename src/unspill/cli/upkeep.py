@@ -22,7 +22,6 @@ from unspill.cli.output import (
     size_text,
     when_text,
 )
-from unspill.cli.setup import check_all
 from unspill.errors import BwrapUnsafe, HostError, RootfsError
 from unspill.host.diagnosis import (
     FINDINGS,
@@ -239,7 +238,7 @@ def doctor(arguments: Arguments) -> int:
     except BwrapUnsafe as error:
         refused, facts = error, probe(None, store.state)
     found = diagnose(facts, policy, bwrap_error=refused, container=detect_container(os.environ))
-    found = found.replace(rows=(*found.rows, *_rootfs_row(policy, locations), *_agent_rows(project)))
+    found = found.replace(rows=(*found.rows, *_rootfs_row(policy, locations)))
     survey = survey_project(project) if given else None
     secrets = survey_secrets(store, project, (project, *policy.roots), policy.secrets) if given else _NO_SECRETS
     form = as_json if arguments.flag("--json") else as_text
@@ -329,20 +328,6 @@ def _examples(finding: Finding) -> str:
     listed = ", ".join(map(show, finding.examples))
     more = finding.count - len(finding.examples)
     return f"{listed} and {more} more" if more > 0 else listed
-
-
-def _agent_rows(project: bytes) -> Iterator[Row]:
-    """Say of each coding agent that was set up whether it is sealed here."""
-    for name, verdict in check_all(project):
-        yield Row(
-            fact="coding agent",
-            value=f"{name}: {'sealed' if verdict.is_sealed else f'NOT sealed: {safe_text(verdict.reason)}'}",
-            standing="ok" if verdict.is_sealed else "weak",
-            consequence="A command that it ran just now could not get out."
-            if verdict.is_sealed
-            else "What it runs is not kept in the sandbox, or does not run.",
-            remedy=safe_text(verdict.advice),
-        )
 
 
 def _rootfs_row(policy: Policy, locations: Locations) -> Iterator[Row]:

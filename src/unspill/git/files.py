@@ -48,6 +48,8 @@ STATE_FILES = tuple(
     BISECT_FIRST_PARENT
     """.split()
 )
+# References in another form, of which nothing is read here
+REFTABLE = b"reftable"
 STATE_DIRECTORIES = (b"rebase-merge", b"rebase-apply", b"sequencer")
 LOCKS = (b"index.lock", b"HEAD.lock", b"packed-refs.lock", b"config.lock", b"gc.pid")
 # Besides `index`
@@ -100,7 +102,7 @@ def part_of(path: bytes) -> Part:
         return _part_of_objects(names)
     if first in (b"HEAD", b"packed-refs", b"refs"):
         return "ref"
-    if path == b"index" or path in UNIT_FILES or first in STATE_DIRECTORIES:
+    if path == b"index" or path in UNIT_FILES or first in (REFTABLE, *STATE_DIRECTORIES):
         return "file"
     if first == b"logs":
         return "log"

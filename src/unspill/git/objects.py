@@ -49,7 +49,6 @@ _WORDS: dict[bytes, Kind] = {b"commit": "commit", b"tree": "tree", b"blob": "blo
 _SUBMODULE = b"160000"
 _MOST = 2_000_000
 WRONG = "one of its objects is not what its name says"
-UNCHECKED = "one of its packs could not be checked: git is not installed, or refused the pack"
 
 
 class Broken(Exception):
@@ -627,11 +626,16 @@ class NewRepository(Record):
 
 
 def check_new_repository(
-    changes: Iterable[Change], place_of: Callable[[Change], bytes], indexes: Mapping[bytes, bytes], hash_size: int
+    changes: Iterable[Change],
+    place_of: Callable[[Change], bytes],
+    indexes: Mapping[bytes, bytes],
+    unchecked: str,
+    hash_size: int,
 ) -> NewRepository:
     """Check the objects and the index of a repository that comes as a whole; leave out what git makes anew by itself.
 
-    `hash_size` is that of names, where no configuration comes with it.
+    `unchecked` says why a pack has none of the indexes. `hash_size` is that of names, where no configuration comes with
+    it.
     """
     kept: list[Change] = []
     contents: dict[bytes, bytes] = {}
@@ -655,7 +659,7 @@ def check_new_repository(
         elif first == b"objects" and second == b"pack":
             pack = change.path.rpartition(b".")[0] + b".pack"
             if pack not in indexes:
-                return NewRepository(changes=(), contents={}, problem=UNCHECKED)
+                return NewRepository(changes=(), contents={}, problem=unchecked)
             if name.endswith(b".idx"):
                 with open(indexes[pack], "rb") as file:
                     contents[change.path] = file.read()

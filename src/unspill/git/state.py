@@ -18,6 +18,7 @@ from unspill.git.files import (
     GIT,
     LARGEST_FILE,
     OWN_REFS,
+    REFTABLE,
     REPLACE,
     SHA1,
     SHA256,
@@ -55,7 +56,7 @@ _MOST_FILES = 10_000
 _MOST_MEMBERS = 1000
 _MOST_NAMED = 3
 
-REFTABLE = "it keeps its references in a reftable, which unspill can't update"
+IN_REFTABLE = "its references are in a reftable, which unspill can't update yet: commit outside the sandbox"
 ODD_INDEX = "unspill can't read its index, or the index has a path that git would refuse, in .git for example"
 ODD_FORMAT = "the format of its object names would change"
 LINKED = "a part of it is a symlink, which unspill does not follow"
@@ -209,8 +210,9 @@ class _StateReader:
             if config is not None and hash_size_of(config) != self._hash_size:
                 # Git would not read its index as it is read here
                 self._problem = ODD_FORMAT
-        if self._settings.get("extensions.refstorage") == "reftable" or self._kind(b"reftable") is not None:
-            self._problem = REFTABLE
+        has_reftable = any(self._kind(member + REFTABLE) is not None for member in members)
+        if has_reftable or self._settings.get("extensions.refstorage") == "reftable":
+            self._problem = IN_REFTABLE
         if any(self._kind(member + name) == "symlink" for member in members for name in _NO_LINKS):
             self._problem = LINKED
         return self.state(members)
@@ -282,7 +284,7 @@ class _StateReader:
 
     def _file_names(self, member: bytes) -> Iterator[bytes]:
         yield from (b"index", SPARSE, STASH_LOG, *STATE_FILES)
-        for directory in STATE_DIRECTORIES:
+        for directory in (REFTABLE, *STATE_DIRECTORIES):
             yield from (path[len(member) :] for path in self._below(member + directory, _MOST_FILES))
 
     def _file(self, member: bytes, name: bytes) -> bytes | None:
@@ -340,6 +342,11 @@ class Repository(Record):
         changed = ODD_FORMAT if self.base.hash_size != self.after.hash_size else ""
         odd = ODD_REF if any(self._odd_symbolic_refs()) else ""
         return self.base.problem or self.after.problem or changed or odd
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether no consent helps either: file by file, references would come apart from what they name."""
+        return self.problem == IN_REFTABLE
 
     def _odd_symbolic_refs(self) -> Iterator[bytes]:
         """Yield references that newly name another one, other than a branch of HEAD or a remote's own HEAD.
@@ -469,7 +476,8 @@ def find_noise(repositories: Iterable[Repository]) -> set[bytes]:
     """
     noise = set()
     for repository in repositories:
-        is_still = not repository.problem and not repository.moved() and not repository.brings_anything
+        is_read = not repository.problem or (repository.is_refused and all(repository.after.files.values()))
+        is_still = is_read and not repository.moved() and not repository.brings_anything
         objects = repository.top + b"/objects"
         noise |= {
             change.path

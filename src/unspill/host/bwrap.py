@@ -17,7 +17,7 @@ import stat
 
 from unspill.errors import BwrapMissing, BwrapUnsafe, HostError
 from unspill.host.seccomp_tables import PROGRAMS
-from unspill.model.plan import Bwrap, Facts
+from unspill.model.plan import NO_ANSWER, Bwrap, Facts
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -280,7 +280,8 @@ def facts_key(bwrap: bytes, state_dir: bytes) -> str:
 
 def should_keep(facts: Facts) -> bool:
     """Tell whether facts may be remembered: a refusal may not, since its remedy changes nothing that a key sees."""
-    return facts.can_seal() and bool(facts.engines)
+    is_whole = not any(NO_ANSWER in reason for _name, reason in facts.problems)
+    return is_whole and facts.can_seal() and bool(facts.engines)
 
 
 def _group_above() -> str:

@@ -20,13 +20,15 @@ from unspill.host import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from unspill.model.change import EntryKind
 
 
 USER = "user."
 OWN = "user.overlay."
+# On what was copied from a lower layer, which was there then
+ORIGIN = OWN + "origin"
 ESCAPED = "user.overlay.overlay."
 OPAQUE = "user.overlay.opaque"
 
@@ -80,6 +82,16 @@ def is_opaque(entry: bytes | int) -> bool:
         raise
 
 
+def hides_below(entry: bytes) -> bool:
+    """Tell whether an entry of a layer hides what lies below it; where nobody can look, it may."""
+    try:
+        return not stat.S_ISDIR(os.lstat(entry).st_mode) or is_opaque(entry)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
 def is_user_attribute(name: str) -> bool:
     """Tell whether a stored attribute is one that the command sees and can set."""
     return name.startswith(USER) and (not name.startswith(OWN) or name.startswith(ESCAPED))
@@ -105,6 +117,29 @@ def list_attributes(entry: bytes | int) -> list[str]:
         if error.errno == errno.ENOTSUP:
             return []
         raise
+
+
+def was_copied_up(uppers: Iterable[bytes], path: bytes) -> bool:
+    """Tell whether overlayfs made the entry of some layers, oldest first, from one of its kind in the live tree.
+
+    That was at the same path, unless it is a file that was moved: directories of the live tree can't be.
+    """
+    kinds: set[int] = set()
+    for upper in uppers:
+        place = upper + b"/" + path
+        try:
+            found = os.lstat(place)
+            kind = stat.S_IFMT(found.st_mode)
+            # A second name of a file has the origin of the first
+            is_linked = not stat.S_ISDIR(found.st_mode) and found.st_nlink > 1
+            if not kinds and (is_linked or ORIGIN not in list_attributes(place)):
+                return False
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        kinds.add(kind)
+    return len(kinds) == 1
 
 
 def user_attributes(entry: bytes | int, names: list[str]) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from unspill.host.cgroup import CONTROLLERS, GroupPlace, find_classic, find_dele
 from unspill.host.job import is_dead
 from unspill.host.places import filesystem_of
 from unspill.host.probe_child import PARTS, check, prepare
-from unspill.model.plan import Bwrap, Facts
+from unspill.model.plan import NO_ANSWER, Bwrap, Facts
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     # By name: 0 or a positive number, and the reason for a 0
     Answers = dict[str, tuple[int, str]]
 
-TIMEOUT_S = 15.0
+# What hangs is rare; a machine on which hundreds of programs start at once is slow
+TIMEOUT_S = 60.0
 SCRATCH_PREFIX = b"probe-"
 _SHOWN = 300
 _MOST = 1 << 20
@@ -290,7 +291,7 @@ def run_bounded(argv: Sequence[bytes], *, cwd: bytes = b"/", timeout_s: float = 
         ) as program:
             is_in_time = _end_group(program.pid, timeout_s)
         if not is_in_time:
-            return Finished(reason=f"no answer in {timeout_s:g} seconds", stdout=b"")
+            return Finished(reason=f"{NO_ANSWER} {timeout_s:g} seconds", stdout=b"")
         reason = _reason(program.returncode, os.pread(stderr, _MOST, 0))
         return Finished(reason=reason, stdout=os.pread(stdout, _MOST, 0))
     except OSError as error:
@@ -352,44 +353,52 @@ def parse_answers(text: bytes) -> Answers:
 def scratch_directory(state_dir: bytes) -> Iterator[bytes]:
     """Make a private directory in the state directory, and remove it afterwards.
 
-    It is locked while in use: one that nobody holds is what a killed probe left, and is removed first.
+    It is locked while in use: one that nobody holds is what a killed probe left, and is removed first. Another process
+    that does so may take a new one, not locked yet, for such a rest: then the next is made.
     """
     state = os.path.realpath(state_dir)
     for name in os.listdir(state):
         if name.startswith(SCRATCH_PREFIX):
             _try_remove(os.path.join(state, name))
-    path = _make(state, SCRATCH_PREFIX + os.urandom(8).hex().encode())
-    lock_fd = _lock(path)
+    lock_fd = None
+    while lock_fd is None:
+        path = _make(state, SCRATCH_PREFIX + os.urandom(8).hex().encode())
+        lock_fd = _lock(path)
     try:
         yield path
     finally:
         _remove_tree(path)
-        if lock_fd is not None:
-            os.close(lock_fd)
+        os.close(lock_fd)
 
 
 def _try_remove(path: bytes) -> None:
-    lock_fd = _lock(path)
-    if lock_fd is None:
-        return
     # What can't be removed does not keep a probe from working
     with contextlib.suppress(OSError):
-        _remove_tree(path)
-    os.close(lock_fd)
+        lock_fd = _lock(path)
+        if lock_fd is not None:
+            try:
+                _remove_tree(path)
+            finally:
+                os.close(lock_fd)
 
 
 def _lock(path: bytes) -> int | None:
-    """Return a descriptor that locks the directory, None if somebody else holds it."""
+    """Return a descriptor that locks the directory, None if somebody else holds it or has removed it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.lexists(path):
+            return fd
+    except BlockingIOError:
+        pass
     except OSError:
         os.close(fd)
-        return None
-    return fd
+        raise
+    os.close(fd)
+    return None
 
 
 def _remove_tree(path: bytes) -> None:

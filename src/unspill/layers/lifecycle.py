@@ -152,6 +152,7 @@ def open_run(
 
     Raises:
         RootRefused: a root is not a directory (any more).
+        LayerMissing: a held layer is not in its place.
         SandboxUnavailable: a layer can't be made.
     """
     # The clock costs nothing here. The exact mark, which only the directories tell, is written when a layer is sealed
@@ -182,14 +183,18 @@ def open_run(
                 store.layers.set_mark(layer.id, layer.mark.ctime_ns)
     except OSError as error:
         _take_back(store, run, rows, (*cache_layers, *tops))
-        for upper in (sealed.upper for stack in stacks for sealed in stack.sealed):
-            if not os.path.lexists(upper):
-                raise missing_layer(upper) from error
-        raise SandboxUnavailable(
-            f"unspill can't create a layer in {os.fsdecode(store.state)}: {error.strerror}.",
-            remedy="Check for free space and free inodes there, or point UNSPILL_STATE_DIR at another directory.",
-        ) from error
+        raise _failure(store.state, stacks, error) from error
     return OpenRun(run=run, project=sandbox.project, stacks=opened, caches=cache_layers, rootfs=tops)
+
+
+def _failure(state: bytes, stacks: Iterable[Stack], error: OSError) -> SandboxUnavailable:
+    for stack in stacks:
+        if error.filename in {sealed.upper for sealed in stack.sealed}:
+            return missing_layer(error.filename, stack.live)
+    return SandboxUnavailable(
+        f"unspill can't create a layer in {os.fsdecode(state)}: {error.strerror}.",
+        remedy="Check for free space and free inodes there, or point UNSPILL_STATE_DIR at another directory.",
+    )
 
 
 def _refuse_forgotten(store: Store, sandbox: SandboxRow) -> None:
@@ -363,7 +368,7 @@ def refuse_if_used(store: Store, sandbox: SandboxId) -> None:
     """
     if _is_used(store, sandbox):
         raise SandboxUnavailable(
-            "A run of this sandbox is still active.", remedy="Wait for it or stop it, then discard again."
+            "A run of this sandbox is still active.", remedy="Wait for it or stop it, then try again."
         )
 
 
@@ -582,10 +587,13 @@ def renew(upper: bytes, made: os.stat_result) -> os.stat_result:
     """Give a directory that was just looked at a ctime that nothing older has; return what it is like then.
 
     A filesystem's clock may stand still for 4 ms, and what a person wrote within them would not be older than the mark.
-    Since Linux 6.13 a time that somebody has looked at is followed by a finer one; older kernels keep that conflict.
+    Since Linux 6.13, a time that was read is followed by a finer one, but not if the coarse clock ticked meanwhile. So
+    this sets it twice. Older kernels keep that conflict.
     """
-    os.chmod(upper, stat.S_IMODE(made.st_mode))
-    return os.lstat(upper)
+    for _ in range(2):
+        os.chmod(upper, stat.S_IMODE(made.st_mode))
+        made = os.lstat(upper)
+    return made
 
 
 def merge_uppers(uppers: tuple[bytes, ...], below: tuple[bytes, ...], dest: bytes) -> None:

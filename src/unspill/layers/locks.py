@@ -15,6 +15,7 @@ import fcntl
 import os
 import pwd
 import select
+import stat
 import time
 
 from unspill.errors import HostError, ProjectBusy, SandboxUnavailable
@@ -62,6 +63,10 @@ _LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 class GivenUp(Exception):
     """The caller does not wait any longer."""
+
+
+class LayerMissing(SandboxUnavailable):
+    """A held layer is not in its place. Without the sandbox's lock that is no loss: an operation may have it."""
 
 
 class SandboxLock:
@@ -444,12 +449,12 @@ def spill_dir(state: bytes, run: RunId) -> bytes:
     return b"%b/runs/%b" % (state, run.encode())
 
 
-def missing_layer(path: bytes) -> SandboxUnavailable:
-    """Return the error for a held layer that somebody has removed from the state directory."""
-    name = os.fsdecode(path)
-    return SandboxUnavailable(
+def missing_layer(path: bytes, live: bytes) -> LayerMissing:
+    """Return the error for a held layer over a root that is not in the state directory."""
+    name, mode = os.fsdecode(path), stat.S_IMODE(os.lstat(live).st_mode)
+    return LayerMissing(
         f"The held layer {name} is missing; the changes in it are lost.",
-        remedy=f"To go on without them: mkdir {name}, then `unspill discard`.",
+        remedy=f"Put it back from a backup. To keep what else is held and go on without it: mkdir -m {mode:o} {name}",
     )
 
 

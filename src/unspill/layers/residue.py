@@ -13,7 +13,15 @@ import stat
 
 from unspill.errors import SandboxUnavailable
 from unspill.host.dirfd import Beneath
-from unspill.host.overlay import MODE_MARK, OPAQUE, list_attributes, make_whiteout, user_attributes
+from unspill.host.overlay import (
+    MODE_MARK,
+    OPAQUE,
+    ORIGIN,
+    list_attributes,
+    make_whiteout,
+    user_attributes,
+    was_copied_up,
+)
 from unspill.layers.trees import BorrowedModes, Chain, duplicate, open_to_owner, true_mode
 
 TYPE_CHECKING = False
@@ -32,7 +40,12 @@ _COPY = (errno.EMLINK, errno.EXDEV)
 
 
 def build_residue(
-    dest: bytes, sources: Sequence[bytes], remaining: Sequence[Change], locate: Callable[[Change], bytes], like: bytes
+    dest: bytes,
+    sources: Sequence[bytes],
+    remaining: Sequence[Change],
+    locate: Callable[[Change], bytes],
+    like: bytes,
+    beneath: Sequence[bytes] = (),
 ) -> bool:
     """Make the upper directory `dest` of what remains; return False, and make nothing, where nothing does.
 
@@ -42,6 +55,7 @@ def build_residue(
         remaining: The changes in the order of a scan: a directory before what is in it.
         locate: Tells the path of the entry of a change, in a source or somewhere else on that filesystem.
         like: The live root.
+        beneath: The upper directories that stay beneath it, the topmost first.
 
     Raises:
         OSError: something can't be linked, read or made.
@@ -52,7 +66,7 @@ def build_residue(
     chain = Chain(dest, rights=0o700)
     try:
         with _Sources(sources) as opened:
-            fill = _Fill(chain, _LiveWalk(like), opened, locate)
+            fill = _Fill(chain, _LiveWalk(like), opened, locate, beneath)
             try:
                 fill.run(remaining)
             finally:
@@ -65,8 +79,16 @@ def build_residue(
 class _Fill:
     """One walk through the residue, depth first: a directory gets its metadata when nothing more comes into it."""
 
-    def __init__(self, chain: Chain, live: _LiveWalk, sources: _Sources, locate: Callable[[Change], bytes]) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        live: _LiveWalk,
+        sources: _Sources,
+        locate: Callable[[Change], bytes],
+        beneath: Sequence[bytes],
+    ) -> None:
         self._chain = chain
+        self._beneath = beneath
         self.live = live
         self._sources = sources
         self._locate = locate
@@ -76,8 +98,7 @@ class _Fill:
 
     def run(self, remaining: Sequence[Change]) -> None:
         first = remaining[0]
-        root = self._changed(first) if first.path == b"." else self.live.metadata() or self._found(b"")
-        self._metadata.append(root)
+        self._metadata.append(self._changed(first) if first.path == b"." else self._on_the_way(b""))
         for change in remaining[1:] if first.path == b"." else remaining:
             above, _, name = change.path.rpartition(b"/")
             if above != self._here:
@@ -104,9 +125,8 @@ class _Fill:
             self._here = self._here.rpartition(b"/")[0]
         rest = path[len(self._here) + 1 :] if self._here else path
         for name in rest.split(b"/") if rest else ():
-            # It is only on the way, so it looks as it does in the live tree.
             self._enter(name)
-            self._metadata.append(self.live.metadata() or self._found(self._here))
+            self._metadata.append(self._on_the_way(self._here))
 
     def _enter(self, name: bytes) -> None:
         os.mkdir(name, 0o700, dir_fd=self._chain.fd)
@@ -124,19 +144,33 @@ class _Fill:
 
     def _changed(self, change: Change) -> _Metadata:
         metadata = self._sources.metadata(self._locate(change))
+        if not was_copied_up(self._sources.tops[::-1], change.path):
+            # From a lower layer perhaps, which goes as well
+            metadata.attributes.pop(ORIGIN, None)
         if change.kind == "replaced" and change.base_kind in (None, "dir"):
             # Beneath is a directory that can't be listed, so what is in it can't be hidden one by one.
             metadata.attributes[OPAQUE] = b"y"
         return metadata
 
-    def _found(self, path: bytes) -> _Metadata:
-        """Return the metadata of the topmost directory at a path that the sources have."""
-        for source in self._sources.tops:
+    def _on_the_way(self, path: bytes) -> _Metadata:
+        """Return the metadata of a directory that only leads to changes: it looks as it does without them."""
+        live = self.live.metadata()
+        metadata = self._found(path, self._beneath) or live or self._found(path, self._sources.tops)
+        if metadata is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if path and live is not None:
+            # As of one that was copied up: should the person delete it, it is no new one
+            metadata.attributes[ORIGIN] = b""
+        return metadata
+
+    def _found(self, path: bytes, layers: Sequence[bytes]) -> _Metadata | None:
+        """Return the metadata of the topmost directory at a path that layers have."""
+        for layer in layers:
             try:
-                return self._sources.metadata(source + b"/" + path if path else source)
+                return self._sources.metadata(layer + b"/" + path if path else layer)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return None
 
 
 class _LiveWalk:
@@ -284,11 +318,13 @@ class _Metadata:
 def _read_metadata(fd: int, *, is_ours: bool) -> _Metadata:
     status = os.fstat(fd)
     names = list_attributes(fd)
-    mode = stat.S_IMODE(status.st_mode)
-    # In a live tree that attribute would be somebody else's.
+    mode, attributes = stat.S_IMODE(status.st_mode), user_attributes(fd, names)
+    # In a live tree those attributes would be somebody else's.
     if is_ours and MODE_MARK in names:
         mode = true_mode(fd, mode)
-    return _Metadata(mode, user_attributes(fd, names), (status.st_atime_ns, status.st_mtime_ns))
+    if is_ours and ORIGIN in names:
+        attributes[ORIGIN] = b""
+    return _Metadata(mode, attributes, (status.st_atime_ns, status.st_mtime_ns))
 
 
 def _link(source: bytes, source_fd: int | None, name: bytes, dest_fd: int) -> None:

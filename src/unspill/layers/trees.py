@@ -509,6 +509,26 @@ def open_closed(path: bytes) -> int:
         return os.open(path, _DIRECTORY)
 
 
+def unlink_in_closed(path: bytes) -> None:
+    """Remove a file from a layer, also where a command has closed its directory to its owner.
+
+    Raises:
+        OSError: it can't be removed.
+    """
+    above = os.path.dirname(path)
+    mode = stat.S_IMODE(os.lstat(above).st_mode)
+    if mode & 0o300 == 0o300:
+        os.unlink(path)
+        return
+    open_to_owner(above, mode)
+    fd = os.open(above, _DIRECTORY)
+    try:
+        os.unlink(path)
+    finally:
+        close_again(fd, mode)
+        os.close(fd)
+
+
 def true_mode(directory: bytes | int, mode: int) -> int:
     """Return the permissions that a command left on a directory; `mode` is what it has, or had when it was opened."""
     try:

@@ -59,7 +59,7 @@ class Change(Record):
 
     @property
     def is_mere_touch(self) -> bool:
-        """Tell whether only the time of a file changed: applied, but not worth a line in a summary."""
+        """Return whether only the time of a file changed: it is applied, but not held and not listed."""
         return self.kind == "metadata" and self.aspects == ("mtime",)
 
 
@@ -147,7 +147,8 @@ class Selection(Record):
     `included` are held paths that the caller consents to, whatever they have; `consents` are for one content each, and
     void where another is held now. `overwrite` are conflicts in which the run's entry shall win. `sides` say by path
     what becomes of lines that both the person and a run have changed; without a word such a file is a conflict.
-    `resolutions` say it for each of them.
+    `resolutions` say it for each of them. With no paths, globs or hunks, what these name is chosen and nothing else,
+    but for what `sides` say of everything, by the path `.`.
     `here` is where the person stands, for what is told about paths.
     """
 
@@ -164,4 +165,13 @@ class Selection(Record):
     @property
     def is_everything(self) -> bool:
         """Tell whether nothing narrows it."""
-        return not (self.paths or self.globs or self.hunks)
+        return not (self.chosen_paths or self.globs or self.hunks)
+
+    @property
+    def chosen_paths(self) -> tuple[bytes, ...]:
+        """The paths that are chosen: with nothing else chosen, those of which it says what becomes of conflicts."""
+        if self.paths or self.globs or self.hunks:
+            return self.paths
+        sides = (path for path, _side in self.sides if path != b".")
+        named = (*self.overwrite, *sides, *(one.path for one in self.resolutions))
+        return (*dict.fromkeys((*named, *self.included)),) if named else ()

@@ -33,6 +33,8 @@ else:
 SAME_LINES = "you and the run changed the same lines"
 # Of a repository that waits for something that is held in it
 AS_A_WHOLE = "git's own files are applied together"
+# Of a repository with a pack about which git could not be asked; then comes why
+UNCHECKED = "git could not check one of its packs"
 
 
 class Entry(Record):

@@ -261,6 +261,10 @@ class CacheLayer(Record):
     stack: Stack
 
 
+# Of a probe that says nothing: that is no fact of the host
+NO_ANSWER = "no answer in"
+
+
 class Facts(Record):
     """What this kernel, this bwrap and this caller can do, found out by `host.probe`, which runs it.
 
@@ -290,7 +294,7 @@ class Facts(Record):
 
     def can_seal(self) -> bool:
         """Tell whether bwrap can make a sandbox here, with whichever engine."""
-        return self.namespaces and self.disable_userns and self.proc_mount
+        return self.namespaces and self.disable_userns and self.proc_mount and self.seccomp
 
 
 class Bwrap(Record):

@@ -82,7 +82,6 @@ class Page(Record):
     ends: tuple[str, str]
     tiles: tuple[Tile, ...]
     tile_legend: tuple[tuple[Tone, str], ...]
-    tiles_rest: str
     runs: PageTable
     files: PageTable
     others: tuple[PageTable, ...]
@@ -207,9 +206,8 @@ def _sections(page: Page) -> list[_Html]:
         ends = _tag("div", *(_tag("span", end) for end in page.ends), class_="ends")
         sections.append(_section("Timeline", _timeline(page.bars), ends, _legend(page.bar_legend)))
     if page.tiles:
-        rest = [_tag("p", page.tiles_rest, class_="rest")] if page.tiles_rest else []
         listed = _tag("details", _tag("summary", "As a list, the largest first"), _table(page.files))
-        sections.append(_section(page.files.heading, _map(page.tiles), _legend(page.tile_legend), *rest, listed))
+        sections.append(_section(page.files.heading, _map(page.tiles), _legend(page.tile_legend), listed))
     else:
         sections.append(_section(page.files.heading, _table(page.files)))
     return [*sections, *(_section(one.heading, _table(one)) for one in (*page.others, page.runs))]

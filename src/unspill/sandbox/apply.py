@@ -19,17 +19,17 @@ import os
 import posixpath
 import stat
 import time
-from functools import partial
 from hashlib import blake2b
 
-from unspill.apply.bases import Bases, carry_texts, find_text, remember_merged
-from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, find_moved, unedited_directories
+from unspill.apply.bases import Base, Bases, base_at, pack, read_live
+from unspill.apply.draft import RootDraft, Upper, find_moved
+from unspill.apply.fold import FoldedLayers, HeldEntry, fold_entries, inode_of, take_moment
 from unspill.apply.guard import lies_in
 from unspill.apply.journal import (
     Residue,
+    Settled,
     Taken,
     operation_dir,
-    residue_dir,
     tree_dir,
 )
 from unspill.apply.operate import Task, operate
@@ -46,7 +46,7 @@ from unspill.errors import (
     UnspillError,
 )
 from unspill.host.dirfd import Beneath
-from unspill.layers.lifecycle import discard_stacks, make_upper, new_id, refuse_if_used, renew, stat_root, take_mark
+from unspill.layers.lifecycle import discard_stacks, make_upper, new_id, refuse_if_used
 from unspill.layers.locks import (
     StackUse,
     base_dir,
@@ -58,12 +58,12 @@ from unspill.layers.locks import (
     until_cancelled,
     work_dir,
 )
-from unspill.layers.residue import build_residue
 from unspill.layers.trees import copy_metadata, open_closed, open_to_owner, remove_tree
 from unspill.model.change import Consent
+from unspill.model.operation import UNCHECKED
 from unspill.model.permission import HeldPath
 from unspill.model.policy import Policy
-from unspill.model.run import Exited, OpenLayer, RunId, Stack, TimeMark
+from unspill.model.run import Exited, LayerId, OpenLayer, RunId, Stack, TimeMark
 from unspill.permissions.question import describe_held, head_of_held
 from unspill.policy.held import TOLD_ONCE, code_of_manifest, meaning_of_manifest
 from unspill.policy.paths import alias_of, contains, fold
@@ -71,7 +71,7 @@ from unspill.policy.secrets import masked_names
 from unspill.runner.perform import perform
 from unspill.runner.watch import RunControl
 from unspill.sandbox.planning import RunSpec, get_places, make_plan
-from unspill.sandbox.result import Applied
+from unspill.sandbox.result import Applied, describe_end
 from unspill.sandbox.review import (
     ApplyRequest,
     choose,
@@ -98,7 +98,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import (
         Callable,
-        Collection,
+        Container,
         Iterable,
         Iterator,
         Mapping,
@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from typing import Literal, Self
 
     from unspill.apply.draft import Draft
+    from unspill.apply.journal import HeldAfter
     from unspill.apply.operate import Settler
     from unspill.apply.recover import OwnEntries
     from unspill.apply.steps import OpenDirs
@@ -154,7 +155,10 @@ _MOST_TOLD = 500
 _MOST_CONTENTS = 40
 _LARGEST_TOLD = 64 << 20
 _LARGEST_MANIFEST = 4 << 20
+_REFUSED_PACK = "git refused one of its packs"
+_NOT_FOUND = 127
 _INDEX_SCRIPT = b"""\
+command -v git > /dev/null || exit 127
 format=$1; shift
 for pack; do
     number=$((number + 1))
@@ -240,14 +244,15 @@ class _Apply:
         self._choice = choice
         self._changes = choice.changes
         self.chosen = choice.chosen
-        self._rest = rest(choice.changes, choice.chosen, request.selection.hunks)
         self._git = {stack.live: self._repositories_of(stack.live) for stack in self._stacks}
         # By root, what partly chosen files will hold, and what they held when they were chosen
-        self._contents, self._partial = self._partial_contents()
-        self._unedited: dict[int, set[bytes]] = {}
+        self._contents, self._partial, whole = self._partial_contents()
+        hunks = [some for some in request.selection.hunks if some not in whole]
+        self._rest = rest(choice.changes, choice.chosen, hunks)
+        self._held = {} if is_copy else {stack.live: self._held_before(stack) for stack in self._stacks}
         self._moved: dict[int, set[bytes]] = {}
-        self._merged: dict[int, Collection[bytes]] = {}
-        self._packs: dict[bytes, bytes] = {}
+        self._directories: dict[bytes, dict[bytes, Base]] = {}
+        self._packs: PackIndexes = self._index_packs()
         self._flagged: list[tuple[bytes, str]] = []
         self._left = self._with_tokens()
 
@@ -272,8 +277,7 @@ class _Apply:
         )
         flags = Flags(self._project.store, self._project.path)
         flags.look_before(self.chosen, self._choice.flagged)
-        with self._index_packs() as packs:
-            self._packs = packs.indexes
+        with self._packs:
             operation = operate(self._project.store, task)
         flags.look_after()
         if not operation.number and not operation.left and not self._rest and not self._is_copy:
@@ -308,6 +312,9 @@ class _Apply:
 
         What a run held and a later one has deleted or written over is kept by an operation, as with any discard.
         """
+        if self._is_shared:
+            # Other runs stand on them: the next operation drops them
+            return
         if any(len(stack.sealed) > 1 for stack in self._stacks):
             discard_all(self._project, self._request.asked_by)
         else:
@@ -339,23 +346,21 @@ class _Apply:
             return (*self._request.beside, get_run(self._project, self._request.run).id)
         return tuple(dict.fromkeys(layer.run for stack in self._stacks for layer in stack.sealed))
 
-    def _partial_contents(self) -> tuple[Contents, Contents]:
+    def _partial_contents(self) -> tuple[Contents, Contents, list[Hunks]]:
         hunks = self._request.selection.hunks
-        if not hunks:
-            return {}, {}
-        return partial_contents(self.chosen, hunks)
+        return partial_contents(self.chosen, hunks) if hunks else ({}, {}, [])
 
     def _repositories_of(self, root: bytes) -> tuple[Repository, ...]:
         return tuple(repository for repository in self._choice.repositories if repository.root == root)
 
     def _draft(self, draft: Draft, dirs: OpenDirs) -> None:
         for index, stack in enumerate(self._stacks):
-            marks = self._marks(stack, draft.name)
+            layers = self._layers(stack, draft.name)
             whole = self._part(self._changes, stack.live)
-            self._unedited[index] = unedited_directories(stack.live, whole.changes if whole else (), marks)
+            self._directories[stack.live] = layers.read_directories(whole.changes if whole else ())
             own = self._own.get(stack.live)
             rolled_back = RolledBackEntries(self._project.store, self._project.path, stack.live, own)
-            self._moved[index] = find_moved(stack.live, whole.changes if whole else (), marks, rolled_back)
+            self._moved[index] = find_moved(stack.live, whole.changes if whole else (), layers.marks, rolled_back)
             part = self._part(self.chosen, stack.live)
             if part is None or not part.changes:
                 continue
@@ -366,33 +371,23 @@ class _Apply:
                     index,
                     dirs.roots[index],
                     uppers,
-                    marks,
+                    layers.marks,
                     contents=self._contents.get(stack.live, {}),
                     overwrite=_in_root(stack.live, self._request.selection.overwrite),
                     must_copy=self._is_shared,
                     rolled_back=rolled_back,
                     moved=self._moved[index],
-                    bases=self._bases_of(stack, marks),
+                    bases=self._bases_of(stack, layers),
                 )
-                self._merged[index] = files.merged.keys()
                 if self._git[stack.live] or any(b".git" in change.path for change in part.changes):
                     self._draft_repositories(draft, dirs, index, part, uppers, files)
                 else:
                     files.add(part.changes)
-                remember_merged(self._project.store, draft.name, stack.live, files.merged)
             finally:
                 for upper in uppers.values():
                     upper.tree.close()
 
-    def _rebased(self, root: bytes, path: bytes, text: bytes) -> bytes | None:
-        """Return what the rest of a file starts from: its base with the applied hunks; None where those clash."""
-        chosen = self._contents.get(root, {}).get(path)
-        if chosen is None:
-            return text
-        merge = merge_texts(self._partial[root][path], text, chosen)
-        return None if merge is None or merge.clashes else merge.text()
-
-    def _bases_of(self, stack: Stack, marks: Marks) -> Bases:
+    def _bases_of(self, stack: Stack, layers: FoldedLayers) -> Bases:
         selection = self._request.selection
         consented = _in_root(stack.live, selection.included)
         consented += [one.path for one in selection.consents if one.root == stack.live]
@@ -401,13 +396,13 @@ class _Apply:
             # A person has consented to what the run left, and to nothing else
             if any(contains(top, path) for top in consented):
                 return None
-            seen = find_text(self._project.store, stack.sealed[marks.first(path)].id, stack.live, path)
+            seen = layers.bases.text(path)
             # Hunks are chosen from what lies between the live text and the run's
             return None if seen is None else self._partial.get(stack.live, {}).get(path, seen)
 
         sides = {name: side for path, side in selection.sides for name in _in_root(stack.live, (path,))}
         resolutions = {name: one for one in selection.resolutions for name in _in_root(stack.live, (one.path,))}
-        return Bases(find, sides, resolutions)
+        return Bases(layers.bases, find, sides, resolutions)
 
     def _draft_repositories(
         self, draft: Draft, dirs: OpenDirs, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
@@ -422,7 +417,8 @@ class _Apply:
             layers=tuple(uppers[layer.upper].path for layer in reversed(stack.sealed)),
             below=stack.below(),
             uppers={path: upper.path for path, upper in uppers.items()},
-            packs=self._packs,
+            packs=self._packs.indexes,
+            unchecked=self._packs.problem,
             name=self._name_of_runs(stack),
         )
         held = dict(self._choice.waiting)[stack.live]
@@ -446,23 +442,19 @@ class _Apply:
             found[layer.upper] = Upper(path=path, place=place, tree=tree)
         return found
 
-    def _marks(self, stack: Stack, operation: OperationId) -> Marks:
-        return Marks(
-            [
-                (
-                    layer.upper if self._is_shared else tree_dir(self._state, operation, layer.id),
-                    layer.mark.ctime_ns,
-                    self._project.store.marks.of(layer.id),
-                )
-                for layer in stack.sealed
-            ]
-        )
+    def _layers(self, stack: Stack, operation: OperationId) -> FoldedLayers:
+        layers = [
+            (layer, upper if self._is_shared else tree_dir(self._state, operation, layer), mark_ns, single)
+            for layer, upper, mark_ns, single in layers_of(self._project.store, stack)
+        ]
+        return FoldedLayers(self._project.store, stack.live, layers, stack.mask)
 
-    def _settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> tuple[Residue, ...]:
-        """Fold what stays into one layer per root."""
-        residues = []
+    def _settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> Settled:
+        """Fold what stays into one layer per root, and say what is held otherwise than before."""
+        residues: list[Residue] = []
+        held: list[HeldAfter] = []
         for index, stack in enumerate(self._stacks):
-            sources = {
+            places = {
                 sealed.upper: sealed.upper if self._is_shared else tree_dir(self._state, operation, sealed.id)
                 for sealed in reversed(stack.sealed)
             }
@@ -470,44 +462,70 @@ class _Apply:
             remaining = [
                 change
                 for change in self._remaining(stack, missed)
-                if change.path not in missed or _is_there(change, sources)
+                if change.path not in missed or _is_there(change, places)
             ]
+            entries = self._entries(stack, operation, remaining, places, self._moved[index])
+            remaining = [entry.change for entry in entries]
+            held += self._held_after(stack.live, entries, missed)
             if not remaining:
                 continue
-            self._linked += remaining
+            # What was before of a file that is partly applied is what an undo holds again
+            partly = self._contents.get(stack.live, {})
+            self._linked += [change for change in remaining if change.path not in partly]
             carry_changed(self._project.store, stack)
-            layer = new_id()
-            os.makedirs(residue_dir(self._state, operation, "")[:-1], 0o700, exist_ok=True)
+            rest = Residue(layer="", root=stack.live, run=_run_of(stack, remaining), mark_ns=marks[index])
+            made = fold_entries(self._project.store, operation, stack.live, entries, tuple(places.values()), rest)
+            keep_base(stack.base, stack.live, remaining, base_dir(self._state, LayerId(made.layer)))
+            residues.append(made)
+        return Settled(residues=tuple(residues), held=tuple(sorted(held)))
 
-            def locate(change: Change, sources: dict[bytes, bytes] = sources) -> bytes:
-                assert change.layer is not None
-                return sources[change.layer] + b"/" + change.path
+    def _entries(
+        self,
+        stack: Stack,
+        operation: OperationId,
+        remaining: Sequence[Change],
+        places: Mapping[bytes, bytes],
+        moved: Container[bytes],
+    ) -> list[HeldEntry]:
+        """Return what stays of a stack; the rest of a file starts from its base with what was applied of it."""
+        layers = self._layers(stack, operation)
+        entries = layers.entries(remaining, places, moved, self._directories[stack.live])
+        applied = self._contents.get(stack.live, {})
+        return [self._rebased(stack.live, entry) if entry.change.path in applied else entry for entry in entries]
 
-            build_residue(
-                residue_dir(self._state, operation, layer), tuple(sources.values()), remaining, locate, stack.live
-            )
-            keep_base(stack.base, stack.live, remaining, base_dir(self._state, layer))
-            older_marks = self._marks(stack, operation)
-            carry_texts(self._project.store, stack, older_marks, layer, remaining, partial(self._rebased, stack.live))
-            whole = self._contents.get(stack.live, {}).keys() - set(self._merged.get(index, ()))
-            older = carry_over(
-                stack.live,
-                remaining,
-                older_marks,
-                marks[index],
-                renewed=self._unedited[index] | whole,
-                moved=self._moved[index],
-            )
-            residues.append(
-                Residue(
-                    layer=layer,
-                    root=stack.live,
-                    run=_run_of(stack, remaining),
-                    mark_ns=marks[index],
-                    overrides=tuple(older.items()),
-                )
-            )
-        return tuple(residues)
+    def _rebased(self, root: bytes, entry: HeldEntry) -> HeldEntry:
+        path, change = entry.change.path, entry.change
+        chosen, old = self._contents[root][path], self._partial[root][path]
+        merge = merge_texts(old, old if entry.text is None else entry.text, chosen)
+        text = None if merge is None or merge.clashes else merge.text()
+        with Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
+            found = base_at(live, path)
+            is_base = text is not None and read_live(live, path) == text
+        base = found if is_base else Base(kind="file", mode=found.mode if change.entry is None else change.entry.mode)
+        return entry.replace(
+            base=base, packed=None if text is None else pack(text), mark_ns=None if is_base else entry.mark_ns or 0
+        )
+
+    def _held_before(self, stack: Stack) -> dict[bytes, int]:
+        """Return what is held by path; before a run that is applied by itself, only what earlier ones changed is."""
+        if self._request.automatic:
+            own = self._runs()
+            earlier = stack.replace(sealed=tuple(layer for layer in stack.sealed if layer.run not in own))
+            changes = tuple(fold_changes((earlier,)))
+        else:
+            whole = self._part(self._changes, stack.live)
+            changes = whole.changes if whole else ()
+        # What the project has but for the time is not held any more
+        return {change.path: inode_of(change) for change in changes if not change.is_mere_touch}
+
+    def _held_after(self, root: bytes, entries: Sequence[HeldEntry], missed: Container[bytes]) -> Iterator[HeldAfter]:
+        """Yield the paths of which something else is held than before, each with what that is."""
+        inodes = {entry.change.path: entry.inode for entry in entries}
+        partly = {path for path in self._contents.get(root, {}) if path not in missed}
+        before = self._held[root]
+        for path in before.keys() | inodes.keys():
+            if path in partly or before.get(path, 0) != inodes.get(path, 0):
+                yield root, path, inodes.get(path, 0)
 
     def _with_repositories(self, root: bytes, left: set[bytes]) -> set[bytes]:
         """Add all that a repository has that was left: it moves or comes as a whole, or stays so."""
@@ -638,6 +656,13 @@ class _Discard:
         self._notes = [f"git: also discarded: {what}" for what in moved]
         kept = without(changes, chosen, hunks)
         self._paths = tuple((part.root, change.path) for part in chosen.roots for change in part.changes)
+        staying = {(part.root, change.path) for part in kept.roots for change in part.changes}
+        self._gone = [
+            (part.root, change.path)
+            for part in changes.roots
+            for change in part.changes
+            if (part.root, change.path) not in staying
+        ]
         self._count = len(changes) - len(kept) + len(self._texts)
         # The stacks that lose something, with what stays of each
         self._losing = [
@@ -645,7 +670,7 @@ class _Discard:
             for stack, part, left in zip(stacks, changes.roots, kept.roots, strict=True)
             if len(left.changes) < len(part.changes) or any(root == stack.live for root, _path in self._texts)
         ]
-        self._older = {stack.live: marks_of(project.store, stack) for stack, _left in self._losing}
+        self._older = {stack.live: layers_of(project.store, stack) for stack, _left in self._losing}
 
     def run(self) -> Operation:
         taken = {layer.id for stack, _left in self._losing for layer in stack.sealed}
@@ -656,39 +681,60 @@ class _Discard:
     def _draft(self, draft: Draft, _dirs: OpenDirs) -> None:
         draft.notes += self._notes
 
-    def _settle(self, operation: OperationId, _left: Sequence[Skipped], _marks: Sequence[int]) -> tuple[Residue, ...]:
-        """Fold what stays into one layer per root."""
-        return tuple(self._fold(operation, stack, remaining) for stack, remaining in self._losing if remaining)
-
-    def _fold(self, operation: OperationId, stack: Stack, remaining: tuple[Change, ...]) -> Residue:
-        carry_changed(self._project.store, stack)
-        layer = new_id()
-        sources = {sealed.upper: tree_dir(self._state, operation, sealed.id) for sealed in reversed(stack.sealed)}
-        written = self._write_texts(operation, stack, remaining, sources)
-
-        def locate(change: Change) -> bytes:
-            assert change.layer is not None
-            return written.get(change.path) or sources[change.layer] + b"/" + change.path
-
-        dest = residue_dir(self._state, operation, layer)
-        os.makedirs(os.path.dirname(dest), 0o700, exist_ok=True)
-        build_residue(dest, tuple(sources.values()), remaining, locate, stack.live)
-        keep_base(stack.base, stack.live, remaining, base_dir(self._state, layer))
-        # Before anything live is looked at: what changes from now on is not older
-        mark = take_mark(stack.live, stat_root(stack.live), renew(dest, os.lstat(dest))).ctime_ns
-        marks = Marks([(sources[upper], mark_ns, single) for upper, mark_ns, single in self._older[stack.live]])
-        # What loses hunks is made from the live text
-        carry_texts(
-            self._project.store,
-            stack,
-            marks,
-            layer,
-            remaining,
-            lambda path, text: self._olds.get((stack.live, path), text),
+    def _settle(self, operation: OperationId, _left: Sequence[Skipped], _marks: Sequence[int]) -> Settled:
+        """Fold what stays into one layer per root, and say what is held otherwise than before."""
+        held = dict.fromkeys(self._gone, 0)
+        made = [self._fold(operation, stack, remaining, held) for stack, remaining in self._losing if remaining]
+        return Settled(
+            residues=tuple(one for one in made if one is not None),
+            held=tuple((root, path, inode) for (root, path), inode in held.items()),
         )
-        older = carry_over(stack.live, remaining, marks, mark, moved=find_moved(stack.live, remaining, marks))
-        run = stack.sealed[-1].run
-        return Residue(layer=layer, root=stack.live, run=run, mark_ns=mark, overrides=tuple(older.items()))
+
+    def _fold(
+        self,
+        operation: OperationId,
+        stack: Stack,
+        remaining: tuple[Change, ...],
+        held: dict[tuple[bytes, bytes], int],
+    ) -> Residue | None:
+        """Return the layer of what stays; None where the project has all of it, or later runs took it back."""
+        store = self._project.store
+        carry_changed(store, stack)
+        places = {sealed.upper: tree_dir(self._state, operation, sealed.id) for sealed in reversed(stack.sealed)}
+        rows = [(layer, places[upper], mark_ns, single) for layer, upper, mark_ns, single in self._older[stack.live]]
+        layers = FoldedLayers(store, stack.live, rows, stack.mask)
+        # Before anything live is looked at: what changes from now on is not older
+        moment = take_moment(store, operation, stack.live)
+        written = self._write_texts(operation, stack, remaining, places)
+        entries = [self._without_hunks(stack.live, entry, written) for entry in layers.entries(remaining, places)]
+        staying = {entry.change.path for entry in entries}
+        held |= {
+            (stack.live, change.path): 0
+            for change in remaining
+            if change.path not in staying and not change.is_mere_touch
+        }
+        held |= {(stack.live, path): os.lstat(place).st_ino for path, place in written.items() if path in staying}
+        if not entries:
+            return None
+        rest = Residue(layer="", root=stack.live, run=stack.sealed[-1].run, mark_ns=moment)
+        made = fold_entries(store, operation, stack.live, entries, tuple(places.values()), rest)
+        keep_base(stack.base, stack.live, remaining, base_dir(self._state, LayerId(made.layer)))
+        return made
+
+    def _without_hunks(self, root: bytes, entry: HeldEntry, written: Mapping[bytes, bytes]) -> HeldEntry:
+        """Return a file that has lost hunks: it is made from the live text, between which and its own they were."""
+        path = entry.change.path
+        if path not in written:
+            return entry
+        with Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
+            base = base_at(live, path)
+            is_base = read_live(live, path) == self._olds[root, path]
+        return entry.replace(
+            place=written[path],
+            base=base if is_base else Base(kind="file", mode=base.mode),
+            packed=pack(self._olds[root, path]),
+            mark_ns=None if is_base else 0,
+        )
 
     def _write_texts(
         self, operation: OperationId, stack: Stack, remaining: Sequence[Change], sources: Mapping[bytes, bytes]
@@ -1053,7 +1099,7 @@ def _is_one_file(change: Change) -> bool:
 
 
 class PackIndexes:
-    """The indexes of some packs, for as long as the context lasts; a pack that git refuses has none."""
+    """The indexes of some packs, for as long as the context lasts; `problem` says why a pack has none."""
 
     def __init__(self, project: Project, packs: Mapping[bytes, bytes], hash_size: int) -> None:
         """Take packs by the path that they have in the project, with where they lie."""
@@ -1063,14 +1109,15 @@ class PackIndexes:
         self._top = work_dir(project.store.state, new_id())
         self._use_fd: int | None = None
         self.indexes: dict[bytes, bytes] = {}
+        self.problem = _REFUSED_PACK
 
     def __enter__(self) -> Self:
         if self._packs:
             try:
                 self._make()
-            except (OSError, UnspillError):
+            except (OSError, UnspillError) as error:
                 # Without an index a pack is not applied, and what needs it waits; that is said then
-                self.indexes = {}
+                self.problem = f"{UNCHECKED}: {error}"
         return self
 
     def __exit__(self, *_details: object) -> None:
@@ -1080,6 +1127,7 @@ class PackIndexes:
 
     def _make(self) -> None:
         self._use_fd = make_in_use(self._top)
+        os.mkdir(self._top + b"/empty", 0o755)
         directories: dict[bytes, list[bytes]] = {}
         for path, place in self._packs.items():
             directories.setdefault(os.path.dirname(place), []).append(path)
@@ -1109,17 +1157,21 @@ class PackIndexes:
             environ=(),
             limits=policy.limits,
         )
-        # The one root of it lies among our own files, where no other may be
-        places = get_places(project).replace(state=project.store.state + b"/empty", own=())
+        # Its one root lies in our state directory, where no root may be: so this sandbox has another one
+        places = get_places(project).replace(state=self._top, own=())
         plan = make_plan(project, spec, places, (stack,), ())
         performed = perform(plan, project.means.facts, RunControl(run=run, spill_dir=self._top + b"/output"))
-        if not isinstance(performed.outcome, Exited):
-            raise OSError("git did not end by itself")
+        if performed.outcome == Exited(code=_NOT_FOUND):
+            raise OSError("git is not installed")
+        if performed.outcome != Exited(code=0):
+            raise OSError(describe_end(performed.outcome).partition("\n")[0])
+        said = performed.stderr.text.splitlines()[-1:]
+        self.problem = ": ".join([_REFUSED_PACK, *said])[:_LONGEST_REASON]
 
 
-def marks_of(store: Store, stack: Stack) -> list[tuple[bytes, int, dict[bytes, int]]]:
-    """Return of each sealed layer of a stack its upper directory, its mark, and the marks of single paths."""
-    return [(layer.upper, layer.mark.ctime_ns, store.marks.of(layer.id)) for layer in stack.sealed]
+def layers_of(store: Store, stack: Stack) -> list[tuple[LayerId, bytes, int, dict[bytes, int]]]:
+    """Return of each sealed layer of a stack its id, its upper directory, its mark, and the marks of single paths."""
+    return [(layer.id, layer.upper, layer.mark.ctime_ns, store.marks.of(layer.id)) for layer in stack.sealed]
 
 
 def taken_layers(store: Store, sandbox: SandboxId) -> tuple[Taken, ...]:

@@ -25,18 +25,18 @@ import os
 import stat
 import time
 
-from unspill.apply.bases import carry_again, find_text
-from unspill.apply.draft import Marks, carry_over, find_moved
+from unspill.apply.bases import Base, base_at, find_text, is_directory, read_live, unpack
+from unspill.apply.fold import FoldedLayers, fold_entries, inode_of, take_moment
 from unspill.apply.journal import (
     Residue,
+    Settled,
     journal_of,
     kept_base_dir,
-    residue_dir,
     tree_dir,
 )
 from unspill.apply.operate import Task, operate
 from unspill.apply.reverse import LaterOperations, Reversal
-from unspill.apply.staging import digest_entry, opened_and_closed
+from unspill.apply.staging import digest_entry
 from unspill.apply.steps import entry_of, matches
 from unspill.changes.blame import blame_lines
 from unspill.changes.diff import (
@@ -49,13 +49,14 @@ from unspill.changes.diff import (
 )
 from unspill.changes.render import name_here
 from unspill.changes.scan import Reader, read_up_to, scan
+from unspill.changes.select import ancestors
 from unspill.errors import RootRefused, UsageError
 from unspill.git.files import repository_of
 from unspill.host.dirfd import Beneath
 from unspill.host.job import memory_file
-from unspill.layers.lifecycle import new_id, renew, stat_root, take_mark
+from unspill.host.overlay import hides_below
+from unspill.layers.lifecycle import load_stacks, refuse_if_used, stat_root
 from unspill.layers.locks import base_dir, lock_unless_given_up, refuse_given_up, upper_dir
-from unspill.layers.residue import build_residue
 from unspill.model.change import (
     Change,
     ChangeSet,
@@ -67,17 +68,18 @@ from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.policy.paths import quote, show
 from unspill.record import Record
 from unspill.sandbox.apply import taken_layers
-from unspill.sandbox.scan import end_interrupted, keep_base
-from unspill.sandbox.secrets import forget_untracked, load_masked
+from unspill.sandbox.scan import end_interrupted, keep_base, when_settled
+from unspill.sandbox.secrets import forget_untracked, load_masked, mask_finder
 from unspill.store.operations import BackupRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from typing import Literal, Self
 
-    from unspill.apply.draft import Draft
-    from unspill.apply.journal import Journal, Taken
+    from unspill.apply.draft import Draft, Marks
+    from unspill.apply.fold import HeldEntry
+    from unspill.apply.journal import HeldAfter, Journal, Taken
     from unspill.apply.steps import OpenDirs
     from unspill.model.operation import (
         Entry,
@@ -88,9 +90,6 @@ if TYPE_CHECKING:
     from unspill.sandbox.project import Project
     from unspill.store.db import Store
     from unspill.store.operations import FileRow
-
-    # Tells whether a change of a root, by its path, is held again
-    Wanted = Callable[[bytes, bytes], bool]
 
     # A directory of ours or a live root, and the path of an entry in it.
     Place = tuple[Beneath, bytes]
@@ -112,88 +111,323 @@ _SEE_LISTS = "See `unspill files` and `unspill log` for what there is."
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-class HeldAgain:
-    """Makes layers of what an operation took: of those paths that are wanted."""
+class HeldReversal:
+    """Restores what was held before an operation, path by path, as one layer for each root.
 
-    def __init__(self, store: Store, journal: Journal, wanted: Wanted, roots: Sequence[bytes] = ()) -> None:
-        """Take the journal of the operation whose directory has the layers.
+    What was held before lies in the trees that the operation took; its record says what it left of that.
 
-        In `roots` the person's own entries are back right now, so whatever they are like, they are what the changes
-        were made from.
-        """
-        self._store = store
-        self._taken_by = journal.operation.id
-        self._wanted = wanted
-        self._roots = roots
-        self._residues = () if journal.end is None else journal.end.residues
-        self._run = journal.operation.runs[-1] if journal.operation.runs else ""
-        self._by_root: dict[bytes, list[Taken]] = {}
-        for tree in journal.trees:
-            if os.path.lexists(tree_dir(store.state, self._taken_by, tree.layer)):
-                self._by_root.setdefault(tree.root, []).append(tree)
+        what is held now                 what is held afterwards
+        what the operation left          what was before: that again, or nothing
+        something else, by a later run   that, made from what is restored beneath it
+
+    Where the operation left nothing, the restored layer goes to its old place below later ones. Otherwise all layers of
+    the sandbox are folded into one with it.
+    """
+
+    def __init__(self, project: Project, journal: Journal, *, is_run: bool) -> None:
+        """Take the journal of the operation. If `is_run`, a run was applied by itself, so its own layers are new."""
+        assert journal.end is not None
+        self._is_run = is_run
+        self._store = project.store
+        self._journal = journal
+        self._end = journal.end
+        self._operation = journal.end.operation
+        origin = self._operation.origin
+        first = None if origin is None else project.store.operations.find(origin)
+        self._is_discard = first is not None and first.kind == "discard"
+        own = self._operation.runs if is_run and self._operation.of is None else ()
+        state = self._store.state
+        self._before = [
+            tree
+            for tree in journal.trees
+            if tree.run not in own and os.path.lexists(tree_dir(state, self._operation.id, tree.layer))
+        ]
+        stacks = load_stacks(self._store, project.row.id, project.roots) if self else ()
+        # Found when the reversal is done: it may have changed the bits of a root
+        self._find_masks = mask_finder(project, stacks)
+        self._masks: dict[bytes, bytes] = {}
+        self._trees: tuple[Taken, ...] = ()
+        self._linked: list[bytes] = []
+        roots = self._operation.roots
+        done = (journal.steps[index] for index in self._end.done)
+        self._steps = {(roots[step.root], step.path): step for step in done if step.action != "set_metadata"}
 
     def __bool__(self) -> bool:
-        return bool(self._by_root)
+        return bool(self._before or self._end.held)
 
-    def settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> tuple[Residue, ...]:
-        """Return the layers that are held from now on; what was left is not among them."""
-        lefts = {(self._roots[one.root], one.path) for one in left if one.root < len(self._roots)}
-        moments = dict(zip(self._roots, marks, strict=False))
-        found = (self._hold(operation, root, moments.get(root), lefts) for root in self._by_root)
-        return tuple(residue for residue in found if residue is not None)
+    def take_layers(self) -> tuple[Taken, ...]:
+        """Return the layers that must be folded with what is restored. The sandbox's lock is held.
 
-    def _hold(
-        self, operation: OperationId, root: bytes, moment: int | None, left: set[tuple[bytes, bytes]]
-    ) -> Residue | None:
-        state, trees = self._store.state, self._by_root[root]
-        uppers = tuple(tree_dir(state, self._taken_by, tree.layer) for tree in reversed(trees))
-        bases = [kept_base_dir(state, self._taken_by, tree.layer) for tree in trees]
-        base = next((base for base in bases if os.path.lexists(base)), None)
-        changes = [
-            change
-            for change in scan(uppers, () if base is None else (base,), root)
-            if self._wanted(root, change.path) and not _is_left(root, change.path, left)
+        Raises:
+            UsageError: what the operation left held was applied or discarded since.
+            SandboxUnavailable: a run still stands on the layers.
+        """
+        left = [(root, path) for root, path, inode in self._end.held or () if inode]
+        if left or self.is_covered():
+            sandbox = SandboxId(self._operation.sandbox)
+            refuse_if_used(self._store, sandbox)
+            self._trees = taken_layers(self._store, sandbox)
+        may_be_gone = self._is_run or not (self._journal.steps or self._journal.git)
+        if not may_be_gone and not all(self._is_held(root, path) for root, path in left):
+            raise UsageError(
+                f"the changes that op {self._operation.number} left held were applied or discarded since",
+                remedy="See `unspill log`, and undo that instead.",
+            )
+        return self._trees
+
+    def is_covered(self) -> bool:
+        """Tell whether a later run made a directory anew, and so would hide what is restored beneath it."""
+        rows = self._store.layers.sealed(SandboxId(self._operation.sandbox))
+        for tree in self._before:
+            later = [upper_dir(self._store.state, row.id) for row in rows if row.root == tree.root]
+            top = tree_dir(self._store.state, self._operation.id, tree.layer)
+            for directory, _directories, _files in os.walk(top) if later else ():
+                places = (upper + directory[len(top) :] for upper in later if directory != top)
+                if any(is_directory(place) and hides_below(place) for place in places):
+                    return True
+        return False
+
+    def _is_held(self, root: bytes, path: bytes) -> bool:
+        uppers = (upper_dir(self._store.state, LayerId(tree.layer)) for tree in self._trees if tree.root == root)
+        return any(_has_entry(upper, path) for upper in uppers)
+
+    def settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> Settled:
+        """Return the layers that are held from now on; what was left is as it was."""
+        self._masks = self._find_masks()
+        roots = self._operation.roots
+        lefts = {(roots[one.root], one.path) for one in left if one.root < len(roots)}
+        moments = dict(zip(roots, marks, strict=False))
+        residues: list[Residue] = []
+        held: list[HeldAfter] = []
+        for root in dict.fromkeys(tree.root for tree in (*self._before, *self._trees)):
+            moment = moments.get(root) or take_moment(self._store, operation, root)
+            made, changed = self._settle_root(operation, root, moment, lefts)
+            residues += [] if made is None else [made]
+            held += changed
+        return Settled(residues=tuple(residues), held=tuple(held))
+
+    def list_restored(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> Settled:
+        """Return what is held again where all layers go back as they are; not what later runs have changed as well."""
+        self._masks = self._find_masks()
+        rows = self._store.layers.sealed(SandboxId(self._operation.sandbox))
+        found: list[HeldAfter] = []
+        for root in dict.fromkeys(tree.root for tree in self._before):
+            uppers = [
+                tree_dir(self._store.state, self._operation.id, one.layer) for one in self._before if one.root == root
+            ]
+            below = (self._masks.get(root), self._base_of(root))
+            if os.path.isdir(root):
+                changes = scan(tuple(reversed(uppers)), tuple(one for one in below if one is not None), root)
+                place = max(one.seq for one in self._before if one.root == root)
+                later = [upper_dir(self._store.state, row.id) for row in rows if row.root == root and row.seq > place]
+                found += [
+                    (root, change.path, inode_of(change))
+                    for change in changes
+                    if not any(_has_entry(upper, change.path) for upper in later)
+                ]
+        return Settled(held=tuple(found))
+
+    def drop_links(self) -> None:
+        """Remove second names of what stays held as it was: what has one is copied when it is applied."""
+        for place in self._linked:
+            try:
+                os.unlink(place)
+            except OSError:
+                continue
+
+    def _settle_root(
+        self, operation: OperationId, root: bytes, moment: int, lefts: set[tuple[bytes, bytes]]
+    ) -> tuple[Residue | None, list[HeldAfter]]:
+        put = {path for where, path in self._steps if where == root and not _is_left(root, path, lefts)}
+        before, before_layers = self._read(root, self._before, self._operation.id)
+        now, now_layers = self._read(root, self._trees, operation, put)
+        result = dict(now)
+        filled = ancestors(now)
+        # Where nothing else was taken, it goes above what stayed held then, and below what came later
+        place = 0 if self._trees else self._place_above(root)
+        beneath = self._beneath(root, place)
+        changed: dict[bytes, int] = {}
+        # What goes comes first, or it would hide what is restored, and a directory before what is in it
+        taken: set[bytes] = set()
+        for path, left_as in sorted(self._changed_at(root, before), key=lambda one: (one[0] in before, one[0])):
+            was, found = before.get(path), now.get(path)
+            if _is_left(root, path, lefts) or taken.intersection(ancestors([path])):
+                continue
+            if self._is_taken_since(root, path, left_as, found, now_layers):
+                if left_as >= -1:
+                    # It took the place of a directory, with all that was in it
+                    taken.add(path)
+                continue
+            if found is not None and found.inode != left_as:
+                result[path] = self._made_from(root, found, was)
+            elif was is None or (now and _is_hidden(was, result, filled)) or _has_no_place(path, beneath):
+                result.pop(path, None)
+            else:
+                result[path] = was
+            changed[path] = result[path].inode if path in result else 0
+            if now:
+                changed |= {above: result[above].inode for above in self._rebase_hiding(root, path, result)}
+        leading = ancestors(path for path, entry in result.items() if not entry.is_on_the_way)
+        result = {path: entry for path, entry in result.items() if not entry.is_on_the_way or path in leading}
+        after = [(root, path, inode if path in result else 0) for path, inode in changed.items()]
+        if not result:
+            return None, after
+        self._linked += [
+            entry.place for path, entry in now.items() if path not in changed and entry.change.entry is not None
         ]
-        if not changes:
-            return None
-        layer = new_id()
-        dest = residue_dir(state, operation, layer)
-        os.makedirs(os.path.dirname(dest), 0o700, exist_ok=True)
-        build_residue(dest, uppers, changes, _locate, root)
-        keep_base(base, root, changes, base_dir(state, layer))
-        older: dict[bytes, int] = {}
-        if moment is None:
-            moment = take_mark(root, stat_root(root), renew(dest, os.lstat(dest))).ctime_ns
-            moments = zip(reversed(uppers), trees, strict=True)
-            marks = Marks([(upper, tree.mark_ns, dict(tree.overrides)) for upper, tree in moments])
-            older = carry_over(root, changes, marks, moment, moved=find_moved(root, changes, marks))
-        edited = carry_again(self._store, root, self._taken_by, [tree.layer for tree in trees], layer, changes)
-        older.update((path, min(tree.mark_ns for tree in trees)) for path in edited if path not in older)
-        return Residue(
-            layer=layer,
+        entries = list(result.values())
+        layers = [*before_layers, *now_layers]
+        rest = Residue(
+            layer="",
             root=root,
-            # Journals of unspill 0.1 have no run for each layer
-            run=trees[-1].run or self._run,
+            run=self._run_of(entries, layers),
             mark_ns=moment,
-            overrides=tuple(older.items()),
-            seq=self._place_above(root, trees),
+            seq=place,
         )
+        uppers = tuple(upper for _tree, upper in reversed(layers))
+        made = fold_entries(self._store, operation, root, entries, uppers, rest, beneath)
+        changes = [entry.change for entry in entries]
+        keep_base(self._base_of(root), root, changes, base_dir(self._store.state, LayerId(made.layer)))
+        return made, after
 
-    def _place_above(self, root: bytes, trees: list[Taken]) -> int:
-        """Return the place of the last layer of a root that was there when these were taken."""
-        rests = [LayerId(rest.layer) for rest in self._residues if rest.root == root]
-        rows = [row for rest in rests if (row := self._store.layers.find(rest)) is not None]
-        return max((*(tree.seq for tree in trees), *(row.seq for row in rows)))
+    def _is_taken_since(
+        self, root: bytes, path: bytes, left_as: int, found: HeldEntry | None, layers: Sequence[tuple[Taken, bytes]]
+    ) -> bool:
+        """Tell whether what the operation left held at a path was applied or discarded since."""
+        if not left_as:
+            return False
+        if left_as > 0 and found is not None and not any(_has_entry(upper, path, left_as) for _tree, upper in layers):
+            # A later run changed the path anew
+            return True
+        is_gone = not any(_has_entry(upper, path) for _tree, upper in layers)
+        # Nothing is seen of it, though the project has nothing there: a later run has taken it away
+        is_gone |= left_as != -1 and found is None and not _has_entry(root, path)
+        return is_gone and not self._is_discard
+
+    def _place_above(self, root: bytes) -> int:
+        """Return the place of the last layer of a root that was there when the operation took its layers."""
+        rests = (self._store.layers.find(LayerId(rest.layer)) for rest in self._end.residues if rest.root == root)
+        taken = (tree.seq for tree in self._before if tree.root == root)
+        return max((*taken, *(row.seq for row in rests if row is not None)))
+
+    def _beneath(self, root: bytes, place: int) -> list[bytes]:
+        """Return the layers of a root up to a place, the topmost first."""
+        rows = self._store.layers.sealed(SandboxId(self._operation.sandbox)) if place else ()
+        found = [row for row in rows if row.root == root and row.seq <= place]
+        return [upper_dir(self._store.state, row.id) for row in reversed(found)]
+
+    def _read(
+        self, root: bytes, trees: Iterable[Taken], taken_by: OperationId, put: Container[bytes] = ()
+    ) -> tuple[dict[bytes, HeldEntry], list[tuple[Taken, bytes]]]:
+        """Return what layers hold over a root by path, and where each of them lies."""
+        found = [(tree, tree_dir(self._store.state, taken_by, tree.layer)) for tree in trees if tree.root == root]
+        if not found:
+            return {}, []
+        rows = [(tree.layer, upper, tree.mark_ns, dict(tree.overrides)) for tree, upper in found]
+        layers = FoldedLayers(self._store, root, rows, self._masks.get(root))
+        below = (self._masks.get(root), self._base_of(root))
+        changes = list(scan(layers.uppers, tuple(one for one in below if one is not None), root))
+        is_before = taken_by == self._operation.id
+        entries = layers.entries(changes, returned=self._returned(root, layers.marks) if is_before else None, put=put)
+        if is_before:
+            entries = [self._as_before(entry, layers.marks.of(entry.change.path), root) for entry in entries]
+        return {entry.change.path: entry for entry in entries}, found
+
+    def _returned(self, root: bytes, marks: Marks) -> dict[bytes, Entry]:
+        """Return what the operation displaced, where the runs before it saw that."""
+        return {
+            path: step.before
+            for (where, path), step in self._steps.items()
+            if where == root and step.before is not None and step.before.ctime_ns < marks.of(path)
+        }
+
+    def _as_before(self, entry: HeldEntry, mark: int, root: bytes) -> HeldEntry:
+        """Return an entry whose base is live again: by its time, where nobody has read its content."""
+        if entry.mark_ns is None or (entry.base is not None and entry.base.digest):
+            return entry
+        step = self._steps.get((root, entry.change.path))
+        is_base = step is not None and step.before is not None and step.before.ctime_ns < mark
+        return entry.replace(mark_ns=None) if is_base else entry
+
+    def _changed_at(self, root: bytes, before: Mapping[bytes, HeldEntry]) -> Iterator[tuple[bytes, int]]:
+        """Yield the paths at which the operation changed what is held, each with what it left there."""
+        if self._end.held is None:
+            yield from ((path, 0) for path in before)
+        else:
+            yield from ((path, inode) for where, path, inode in self._end.held if where == root)
+
+    def _made_from(self, root: bytes, found: HeldEntry, was: HeldEntry | None) -> HeldEntry:
+        """Return what a later run holds, over what is restored beneath it, or put into the project."""
+        path = found.change.path
+        if was is not None:
+            return found.replace(base=was.base, packed=was.packed, mark_ns=was.mark_ns, inner=was.inner)
+        if (root, path) not in self._steps:
+            return found
+        packed = self._store.texts.find(self._operation.of or "", root, path)
+        text = unpack(packed)
+        with Beneath(os.open(root, _DIRECTORY)) as live:
+            base = base_at(live, path)
+            if text is None or read_live(live, path) == text:
+                return found.replace(base=base, packed=packed, mark_ns=None, inner=())
+        # It was merged with the person's edits, which the later run has not seen
+        return found.replace(base=Base(kind=base.kind, mode=base.mode), packed=packed, mark_ns=0, inner=())
+
+    def _rebase_hiding(self, root: bytes, path: bytes, result: dict[bytes, HeldEntry]) -> Iterator[bytes]:
+        """Let later runs that took away a directory of a path have seen what is put there; yield these directories."""
+        for above in ancestors([path]) & result.keys() if (root, path) in self._steps else ():
+            entry = result[above]
+            inner = dict(entry.inner)
+            if path in inner and inner[path].kind is not None:
+                with Beneath(os.open(root, _DIRECTORY)) as live:
+                    inner[path] = base_at(live, path)
+                result[above] = entry.replace(inner=tuple(inner.items()))
+                yield above
+
+    def _base_of(self, root: bytes) -> bytes | None:
+        """Return the repository as the oldest of the layers saw it."""
+        state = self._store.state
+        places = [base_dir(state, LayerId(tree.layer)) for tree in self._trees if tree.root == root]
+        places += [kept_base_dir(state, self._operation.id, one.layer) for one in self._before if one.root == root]
+        return next((place for place in places if os.path.lexists(place)), None)
+
+    def _run_of(self, entries: Sequence[HeldEntry], layers: Sequence[tuple[Taken, bytes]]) -> str:
+        """Return whose changes they are: the last run that made some of them."""
+        made = [tree.run for tree, upper in layers if any(entry.place.startswith(upper + b"/") for entry in entries)]
+        runs = self._operation.runs
+        # Journals of unspill 0.1 have no run for each layer
+        return (made or [""])[-1] or (runs[-1] if runs else "")
+
+
+def _has_entry(upper: bytes, path: bytes, inode: int = 0) -> bool:
+    """Tell whether a layer has something at a path, or that inode; where nobody can look, it may have."""
+    try:
+        found = os.lstat(upper + b"/" + path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return not inode or found.st_ino == inode
+
+
+def _is_hidden(entry: HeldEntry, result: Mapping[bytes, HeldEntry], filled: Container[bytes]) -> bool:
+    """Tell whether later changes leave no place for an entry: they took away what it is in, or `filled` it."""
+    path = entry.change.path
+    above = (result[one] for one in ancestors([path]) if one in result)
+    if any(one.change.entry is None or one.change.entry.kind != "dir" for one in above):
+        return True
+    is_dir = entry.change.entry is not None and entry.change.entry.kind == "dir"
+    return not is_dir and path in filled and any(one.startswith(path + b"/") for one in result)
+
+
+def _has_no_place(path: bytes, uppers: Sequence[bytes]) -> bool:
+    """Tell whether layers have something else where a path needs a directory."""
+    places = (upper + b"/" + above for upper in uppers for above in ancestors([path]))
+    return any(os.path.lexists(place) and not is_directory(place) for place in places)
 
 
 def _is_left(root: bytes, path: bytes, left: set[tuple[bytes, bytes]]) -> bool:
     """Tell whether a path, or the repository that it belongs to, was left."""
     return (root, path) in left or (b".git/" in path and (root, repository_of(path) or path) in left)
-
-
-def _locate(change: Change) -> bytes:
-    assert change.layer is not None
-    return change.layer + b"/" + change.path
 
 
 def get_operation(project: Project, operation: str | int) -> Operation:
@@ -230,14 +464,49 @@ def undo_operation(
     done = done_in(project)
     reversed_by = reversals_of(done)
     if operation is None:
-        # What only changed times is undone when it is named, but nobody means it by "the last"
-        wanted = next((one for one in done if one.kind != "undo" and one.changed and one.id not in reversed_by), None)
+        newest = _newest_by_origin(done)
+        last = (newest[one.origin] for one in done if _is_meant(one))
+        wanted = next((one for one in last if one.kind != "undo"), None)
         if wanted is None:
             raise UsageError("there is nothing to undo", remedy="See `unspill log`.")
     else:
-        wanted = get_operation(project, operation)
+        named = get_operation(project, operation)
+        wanted = _newest_of(named, done)
+        if (wanted.kind == "undo") != (named.kind == "undo"):
+            raise _already_reversed(named, wanted)
     kind: OperationKind = "undo" if wanted.kind != "undo" else "redo"
     return _reverse(project, wanted, kind, reversed_by, asked_by, cancel_fd, is_dry=is_dry)
+
+
+def _is_meant(one: Operation) -> bool:
+    """Tell whether somebody who says "undo" may mean an operation.
+
+    What only changed times, and what a run dropped because a later one had taken it back, is undone when it is named.
+    """
+    is_dropped = one.kind == "discard" and one.asked_by == AFTER_RUN
+    return one.kind != "undo" and bool(one.changed) and not is_dropped
+
+
+def _newest_of(wanted: Operation, done: Sequence[Operation]) -> Operation:
+    """Return the last undo or redo of an operation, where there is one: what that replaced is what is restored."""
+    return _newest_by_origin(done).get(wanted.origin, wanted)
+
+
+def _newest_by_origin(done: Sequence[Operation]) -> dict[OperationId | None, Operation]:
+    """Return the last undo or redo of each operation that began with itself, or that operation.
+
+    A redo of an undo that was not complete has only a part of it: then the operation before counts.
+    """
+    newest: dict[OperationId | None, Operation] = {}
+    complete: dict[OperationId | None, Operation] = {}
+    # The youngest come first
+    for one in reversed(done):
+        last = newest.get(one.origin)
+        is_part = one.kind == "redo" and last is not None and bool(last.left) and one.origin in complete
+        newest[one.origin] = complete[one.origin] if is_part else one
+        if one.kind != "undo":
+            complete[one.origin] = newest[one.origin]
+    return newest
 
 
 def redo_operation(project: Project, operation: str | int | None, asked_by: str) -> Operation:
@@ -250,15 +519,17 @@ def redo_operation(project: Project, operation: str | int | None, asked_by: str)
     done = done_in(project)
     reversed_by = reversals_of(done)
     if operation is None:
-        wanted = next((one for one in done if one.kind == "undo" and one.id not in reversed_by), None)
+        newest = _newest_by_origin(done)
+        wanted = next((newest[one.origin] for one in done if newest[one.origin].kind == one.kind == "undo"), None)
         if wanted is None:
             raise UsageError("there is nothing to redo", remedy="See `unspill log`.")
     else:
-        wanted = get_operation(project, operation)
+        named = get_operation(project, operation)
+        wanted = _newest_of(named, done)
+        if wanted.kind != "undo" and named.kind == "undo":
+            raise _already_reversed(named, wanted)
         if wanted.kind != "undo":
-            wanted = reversed_by.get(wanted.id, wanted)
-        if wanted.kind != "undo":
-            raise UsageError(f"op {wanted.number} was not undone", remedy="See `unspill log`.")
+            raise UsageError(f"op {named.number} was not undone", remedy="See `unspill log`.")
     return _reverse(project, wanted, "redo", reversed_by, asked_by)
 
 
@@ -390,10 +661,6 @@ def _already_reversed(wanted: Operation, by: Operation) -> UsageError:
     )
 
 
-def _no_text(_root: int, _path: bytes) -> bytes | None:
-    return None
-
-
 def _texts_of(store: Store, operation: Operation) -> Callable[[int, bytes], bytes | None]:
     return lambda root, path: find_text(store, operation.id, operation.roots[root], path)
 
@@ -417,16 +684,20 @@ def _reverse(
         raise UsageError(f"the backup of op {wanted.number} is gone", remedy="See `keep_days` in the settings.")
     _refuse_other_roots(journal)
     later = LaterOperations(project.store, wanted)
-    has_layers = _concerns_layers(project.store, wanted, journal)
-    # What is held again would have to be made of a text that is nowhere any more: there an edited file is a conflict
-    text_of = _no_text if has_layers else _texts_of(project.store, wanted)
+    origin = project.store.operations.find(wanted.origin) if wanted.origin is not None else None
+    first = wanted if origin is None else origin
+    is_run = first.kind == "apply" and first.asked_by == AFTER_RUN
+    held = HeldReversal(project, journal, is_run=is_run)
+    # Of what was asked for, the text that the run left is held again: there an edited file is a conflict
+    may_merge = is_run or first.kind not in ("apply", "discard")
+    text_of = _texts_of(project.store, wanted)
     task = Task(
         kind=kind,
         sandbox=wanted.sandbox,
         project=wanted.project,
         roots=wanted.roots,
         asked_by=asked_by,
-        draft=Reversal(later.as_of_now(journal), later, kind, text_of).draft,
+        draft=Reversal(later.as_of_now(journal), later, kind, text_of, may_merge=may_merge).draft,
         of=wanted.id,
         origin=wanted.origin,
         runs=wanted.runs,
@@ -434,54 +705,38 @@ def _reverse(
         is_dry=is_dry,
     )
     try:
-        if not has_layers:
+        if not held and not journal.end.restored:
             return operate(project.store, task)
         with lock_unless_given_up(project.store.state, SandboxId(wanted.sandbox), cancel_fd):
-            return operate(project.store, _with_layers(project.store, wanted, journal, task))
+            done = operate(project.store, _with_layers(project.store, wanted, journal, task, held))
+            if done.number:
+                held.drop_links()
+            return done
     finally:
         forget_untracked(project)
 
 
-def _concerns_layers(store: Store, wanted: Operation, journal: Journal) -> bool:
-    """Tell whether a reversal changes what is held: of a discard, or of an apply that was asked for."""
-    assert journal.end is not None
-    origin = store.operations.find(wanted.origin) if wanted.origin is not None else None
-    first = wanted if origin is None else origin
-    return first.kind == "discard" or (first.kind == "apply" and first.asked_by != AFTER_RUN)
-
-
-def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) -> Task:
+def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task, held: HeldReversal) -> Task:
     """Return the task of a reversal with what it does to the layers of the sandbox.
 
+    A discard of all that was held takes layers as they are, and its reversals give and take them so.
+
     Raises:
-        UsageError: what was held again by an undo is not held any more, or what was discarded lies elsewhere by now.
+        UsageError: what was held again by an undo is not held any more, or a later run built on it.
     """
     end = journal.end
     assert end is not None
-    held = [tree.layer for tree in end.restored] + [residue.layer for residue in end.residues]
-    if held and wanted.kind == "undo":
+    changed = 0 if journal.steps or journal.git else wanted.changed
+    if end.restored:
+        layers = [tree.layer for tree in end.restored]
         known = {tree.layer: tree for tree in taken_layers(store, SandboxId(wanted.sandbox))}
-        trees = tuple(known[layer] for layer in held if layer in known)
-        if len(trees) < len(held):
-            raise UsageError(
-                f"the changes that op {wanted.number} held again were applied or discarded since",
-                remedy="See `unspill log`, and undo that instead.",
-            )
-        is_discard = not journal.steps and not journal.git
-        if is_discard:
-            _refuse_built_on(store, wanted, held, [*known])
-        return task.replace(trees=trees, changed=wanted.changed if is_discard else 0)
-    first = journal_of(store.state, wanted.replace(id=wanted.origin or wanted.id), with_steps=False)
-    if first is None:
-        return task
-    if not journal.steps and not journal.git:
-        if not journal.paths:
-            _refuse_if_done_again(store, wanted, journal)
-            return task.replace(restored=journal.trees, changed=wanted.changed)
-        paths = set(journal.paths)
-        again = HeldAgain(store, journal, lambda root, path: (root, path) in paths)
-        return task.replace(settle=again.settle, changed=wanted.changed)
-    return task.replace(settle=HeldAgain(store, first, _applied(wanted, journal), wanted.roots).settle)
+        trees = tuple(known[layer] for layer in layers if layer in known)
+        _refuse_built_on(store, wanted, layers, [*known])
+        if len(trees) == len(layers) == len(known):
+            return task.replace(trees=trees, changed=changed)
+    elif changed and end.held is None and not held.is_covered():
+        return task.replace(restored=journal.trees, changed=changed, settle=held.list_restored)
+    return task.replace(trees=() if task.is_dry else held.take_layers(), settle=held.settle, changed=changed)
 
 
 def _refuse_built_on(store: Store, wanted: Operation, held: Sequence[str], layers: Sequence[str]) -> None:
@@ -498,36 +753,6 @@ def _refuse_built_on(store: Store, wanted: Operation, held: Sequence[str], layer
         )
 
 
-def _refuse_if_done_again(store: Store, discard: Operation, journal: Journal) -> None:
-    """Stop where a discard does not have its layers any more: its undo held them again, and the redo has them now."""
-    if all(os.path.lexists(tree_dir(store.state, discard.id, tree.layer)) for tree in journal.trees):
-        return
-    raise UsageError(
-        f"what op {discard.number} discarded was held again and discarded since",
-        remedy="See `unspill log`, and undo the redo instead.",
-    )
-
-
-def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes], bool]:
-    """Return what tells whether an operation applied a path, by itself or with its repository."""
-    assert journal.end is not None
-    steps = [journal.steps[index] for index in journal.end.done]
-    # A directory that was only opened and closed again has steps too; one whose special bits were left out has not
-    changed = {(step.root, step.path) for step in steps if step.action == "set_metadata" and step.was != step.becomes}
-    unchanged = opened_and_closed(steps) & changed
-    paths = {
-        (operation.roots[step.root], step.path)
-        for step in steps
-        if step.action != "set_metadata" or (step.root, step.path) not in unchanged
-    }
-    tops = {
-        (operation.roots[git.root], git.top)
-        for git, ending in zip(journal.git, journal.end.git, strict=True)
-        if ending != "left"
-    }
-    return lambda root, path: (root, path) in paths or (b".git" in path and (root, repository_of(path)) in tops)
-
-
 class PastOperation:
     """What an operation changed, for as long as the context lasts, with readers of both sides of each file."""
 
@@ -538,7 +763,8 @@ class PastOperation:
             UsageError: there is no such operation, or its journal is not kept any more.
         """
         self.operation = get_operation(project, operation)
-        discarded = _discarded(project, self.operation)
+        # Another process may undo a discard right now
+        discarded = when_settled(project, lambda: _discarded(project, self.operation))
         self._trace: _Trace | None = None
         self._below: dict[bytes, tuple[bytes, ...]] = {}
         if discarded is not None:

@@ -63,6 +63,7 @@ from unspill.sandbox.scan import (
     hold_of_sandbox,
     is_unwritten,
     tell_cancelled,
+    when_settled,
 )
 from unspill.sandbox.secrets import KnownMasks, search_aside, with_covers
 from unspill.sandbox.terminal import KeptSide, KeptTerminal, Terminal
@@ -651,18 +652,24 @@ class Live:
             lasting.append(MaskUse(project.store.state).__enter__())
             masks = self._masks.find()
             span = Span(spec, masks, places or get_places(project), self._look(masks))
-            span.under_way = open_run(
-                project.store,
-                project.row,
-                argv=spec.argv,
-                cwd=spec.cwd,
-                roots=project.roots,
-                caches=span.places.home.caches,
-                masks=masks.layers,
-                bases=span.seen[-1],
-                after_cancel=spec.after_cancel,
-                limits=spec.limits,
-            )
+
+            def open_layers() -> OpenRun:
+                return open_run(
+                    project.store,
+                    project.row,
+                    argv=spec.argv,
+                    cwd=spec.cwd,
+                    roots=project.roots,
+                    caches=span.places.home.caches,
+                    masks=masks.layers,
+                    bases=span.seen[-1],
+                    after_cancel=spec.after_cancel,
+                    limits=spec.limits,
+                )
+
+            # Who has the sandbox's lock need not look twice
+            is_locked = not self._is_isolated and spec.after != "discard"
+            span.under_way = open_layers() if is_locked else when_settled(project, open_layers)
         except BaseException:
             while lasting:
                 lasting.pop().__exit__(None, None, None)

@@ -35,8 +35,10 @@ from unspill.host.bwrap import (
     should_keep,
 )
 from unspill.host.places import check_own_place, find_home
+from unspill.layers.locks import SandboxLock
 from unspill.lazy import lazy_module
 from unspill.model.policy import LENGTHS, Policy
+from unspill.model.run import SandboxId
 from unspill.policy.defaults import (
     check_root,
     merge_roots,
@@ -95,6 +97,8 @@ _REFUSALS = (
     "Unknown option",
     "no bwrap",
 )
+# Stands for all who find out what the host can do
+_PROBES = SandboxId("probe")
 _NONE = "container mode was requested but no container was detected"
 
 
@@ -686,14 +690,23 @@ def get_facts(store: Store, policy: Policy, roots: tuple[bytes, ...], *, afresh:
             raise
         bwrap = None
     key = "" if bwrap is None else facts_key(bwrap, store.state)
-    text = None if afresh or not key else store.facts.find(key)
-    facts = None if text is None else facts_from_text(text)
-    if facts is None:
-        facts = probe.probe(bwrap, store.state)
-        # A refusal is not remembered: the person may be about to mend the cause
-        if key and should_keep(facts):
-            store.facts.put(key, facts_to_text(facts))
+    facts = None if afresh else _find_facts(store, key)
+    if facts is not None:
+        return facts
+    # One after another: many first runs at once would keep each other's probes from answering in time
+    with SandboxLock(store.state, _PROBES):
+        facts = None if afresh else _find_facts(store, key)
+        if facts is None:
+            facts = probe.probe(bwrap, store.state)
+            # A refusal is not remembered: the person may be about to mend the cause
+            if key and should_keep(facts):
+                store.facts.put(key, facts_to_text(facts))
     return facts
+
+
+def _find_facts(store: Store, key: str) -> Facts | None:
+    text = store.facts.find(key) if key else None
+    return None if text is None else facts_from_text(text)
 
 
 def choose_engine(policy: Policy, facts: Facts) -> EngineName:
@@ -703,7 +716,7 @@ def choose_engine(policy: Policy, facts: Facts) -> EngineName:
         HostError: there is no sandbox to be had here, why, and the remedy.
     """
     wanted = policy.engine or next(iter(facts.engines), None)
-    if facts.namespaces and facts.disable_userns and facts.proc_mount and wanted in facts.engines:
+    if facts.can_seal() and wanted in facts.engines:
         return wanted
     raise _refusal(policy, facts)
 

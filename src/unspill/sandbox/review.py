@@ -25,7 +25,7 @@ from unspill.changes.scan import Reader, find_renames, join, read_up_to, scan
 from unspill.changes.select import ancestors, select, with_parents
 from unspill.errors import DeniedError, UsageError
 from unspill.git.files import repository_of
-from unspill.layers.locks import lock_sandbox, upper_dir, work_dir
+from unspill.layers.locks import upper_dir, work_dir
 from unspill.model.change import ChangeSet, Consent, RootChanges, Selection
 from unspill.model.operation import AS_A_WHOLE, Skipped
 from unspill.model.permission import Denied, HeldPath
@@ -37,6 +37,7 @@ from unspill.policy.held import REPLACED_OBJECT
 from unspill.policy.paths import COLUMNS, lies_beneath, quote
 from unspill.record import Record
 from unspill.sandbox.planning import get_places, make_plan
+from unspill.sandbox.scan import when_settled
 from unspill.sandbox.secrets import found_hidden, load_masked
 
 TYPE_CHECKING = False
@@ -93,12 +94,7 @@ def changes_of(project: Project, run: str | int | None) -> ChangeSet:
     Raises:
         UsageError: there is no such run, or nothing of it is held.
     """
-    try:
-        return _read_changes(project, run)
-    except FileNotFoundError:
-        # An apply has the layers in its hands right now
-        with lock_sandbox(project.store.state, project.row.id):
-            return _read_changes(project, run)
+    return when_settled(project, lambda: _read_changes(project, run))
 
 
 def _read_changes(project: Project, run: str | int | None) -> ChangeSet:
@@ -151,8 +147,12 @@ def diff_of(
     here: bytes = b"",
 ) -> str:
     """Return what is held as a text that is safe to print; without paths, absolute ones, that `skip` is true of."""
-    changes = changes_below(changes_of(project, run), paths, skip)
-    return "".join(line + "\n" for line in diff_lines(changes, layers_below(project, run), colour=colour, here=here))
+
+    def read() -> list[str]:
+        changes = changes_below(_read_changes(project, run), paths, skip)
+        return diff_lines(changes, layers_below(project, run), colour=colour, here=here)
+
+    return "".join(line + "\n" for line in when_settled(project, read))
 
 
 def changes_below(
@@ -177,12 +177,16 @@ def changes_below(
 
 def summary_of(project: Project, run: str | int | None, *, colour: bool, here: bytes = b"") -> list[str]:
     """Return what is held as lines for a person, with renames recognised."""
-    changes = changes_of(project, run)
-    below = layers_below(project, run)
-    renames: dict[bytes, bytes] = {}
-    for part in changes.roots:
-        with Reader(part.root, below.get(part.root, ())) as reader:
-            renames |= find_renames(part.changes, reader)
+
+    def read() -> tuple[ChangeSet, dict[bytes, bytes]]:
+        changes, below = _read_changes(project, run), layers_below(project, run)
+        renames: dict[bytes, bytes] = {}
+        for part in changes.roots:
+            with Reader(part.root, below.get(part.root, ())) as reader:
+                renames |= find_renames(part.changes, reader)
+        return changes, renames
+
+    changes, renames = when_settled(project, read)
     return summary_lines(changes, limit=_ALL, colour=colour, renames=renames, project=project.path, here=here)
 
 
@@ -417,17 +421,25 @@ class _Choosing:
             return changes
         chosen: dict[bytes, set[bytes]] = {}
         shared: dict[bytes, set[bytes]] = {}
+        touched: set[bytes] = set()
         for stack in self._stacks:
             own = tuple(layer for layer in stack.sealed if layer.run == wanted)
             others = tuple(layer for layer in stack.sealed if layer.run != wanted)
             mine, theirs = _all_paths(changes, stack) if own else set(), set()
+            gone: set[bytes] = set()
             if own and others:
-                mine, theirs = _paths_of(stack.replace(sealed=own)), _paths_of(stack.replace(sealed=others))
-            shared[stack.live] = mine & (theirs | ancestors(theirs))
+                mine = _all_paths(fold_changes((stack.replace(sealed=own),)), stack)
+                touched |= mine - _changed_in(stack, wanted)
+                earlier = tuple(fold_changes((stack.replace(sealed=others),)))
+                theirs = {change.path for change in earlier}
+                gone = {one.path for one in earlier if one.entry is None or one.entry.kind != "dir"}
+            # What is in a directory that the earlier one took away, or put something else in the place of
+            below = {path for path in mine if not gone.isdisjoint(ancestors([path]))} if gone else set()
+            shared[stack.live] = mine & (theirs | ancestors(theirs)) | below
             chosen[stack.live] = mine - shared[stack.live]
         with_needed = with_parents(changes, chosen)
         for root, paths in shared.items():
-            self._refuse_or_leave(root, paths - with_needed.get(root, set()))
+            self._refuse_or_leave(root, paths - with_needed.get(root, set()) - touched)
         return changes.replace(
             roots=tuple(
                 part.replace(
@@ -520,7 +532,7 @@ class _Choosing:
         found = [left for left in self._left if left.root == index and left.path in own and left.why != "held"]
         if found:
             self._left = [left for left in self._left if left not in found]
-            self._left.append(found[0].replace(path=repository.top))
+            self._left += [] if repository.is_refused else [found[0].replace(path=repository.top)]
             return
         held = [left.path for left in self._left if left.root == index and left.path in own]
         if held and (what := repository.describe_moved()):
@@ -528,7 +540,10 @@ class _Choosing:
             self._leave(repository.root, [(repository.top, reason)], "held")
 
     def _is_held_whole(self, repository: Repository) -> bool:
-        """Tell whether a repository needs the person's consent to move at all; say so where it does."""
+        """Tell whether a repository needs the person's consent to move at all, or can't move; say so where it is so."""
+        if repository.is_refused:
+            self._leave(repository.root, [(repository.top, repository.problem)], "refused")
+            return True
         included = self._request.selection.included
         found = [(repository.top + b"/" + name, REPLACED_OBJECT.reason) for name in repository.replaced()]
         found += [(repository.top, repository.problem)] if repository.problem else []
@@ -607,9 +622,11 @@ def _all_paths(changes: ChangeSet, stack: Stack) -> set[bytes]:
     return {change.path for part in changes.roots if part.root == stack.live for change in part.changes}
 
 
-def _paths_of(stack: Stack) -> set[bytes]:
-    """Return every path that layers of a stack decide about."""
-    return {change.path for change in fold_changes((stack,))}
+def _changed_in(stack: Stack, run: RunId) -> set[bytes]:
+    """Return the paths at which a run changed more than the time of a file, as it saw them."""
+    own = (index for index, layer in enumerate(stack.sealed) if layer.run == run)
+    found = (change for index in own for change in _scan_from(stack, index, index + 1))
+    return {change.path for change in found if not change.is_mere_touch}
 
 
 class HeldPart:
@@ -624,7 +641,7 @@ class HeldPart:
         self._together = [
             (frozenset((repository.top, *(repository.top + b"/" + name for name in repository.replaced()))), repository)
             for repository in repositories
-            if repository.problem or repository.replaced()
+            if (repository.problem or repository.replaced()) and not repository.is_refused
         ]
         self._digests: dict[bytes, str] = {}
 
@@ -802,19 +819,24 @@ def read_partly_chosen(changes: ChangeSet, some: Hunks, here: bytes = b"") -> Pa
 
 def partial_contents(
     changes: ChangeSet, hunks: Sequence[Hunks]
-) -> tuple[dict[bytes, dict[bytes, bytes]], dict[bytes, dict[bytes, bytes]]]:
+) -> tuple[dict[bytes, dict[bytes, bytes]], dict[bytes, dict[bytes, bytes]], list[Hunks]]:
     """Return, by root and path, the text that each partly chosen file will have, and the one that it has now.
+
+    And those that are all there is to choose of their file: nothing of it stays.
 
     Raises:
         UsageError: a file is too large or not text, or has no such hunk.
     """
     contents: dict[bytes, dict[bytes, bytes]] = {}
     olds: dict[bytes, dict[bytes, bytes]] = {}
+    whole: list[Hunks] = []
     for some in hunks:
         file = read_partly_chosen(changes, some)
-        contents.setdefault(file.root, {})[file.change.path] = apply_hunks(file.old, file.new, some.numbers, some.lines)
+        content = apply_hunks(file.old, file.new, some.numbers, some.lines)
+        contents.setdefault(file.root, {})[file.change.path] = content
         olds.setdefault(file.root, {})[file.change.path] = file.old
-    return contents, olds
+        whole += [some] if content == file.new else []
+    return contents, olds, whole
 
 
 def to_selection(given: Selection | PathLike | Sequence[PathLike]) -> Selection:
@@ -938,12 +960,7 @@ class Reviews:
 
     def look(self, known: ChangeSet | None = None) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
         """Return all that is held, and what of it needs consent; what is `known` of that is not read again."""
-        try:
-            return find_held(self.project, self.stacks(), known)
-        except FileNotFoundError:
-            # An apply has the layers in its hands right now
-            with lock_sandbox(self.project.store.state, self._sandbox):
-                return find_held(self.project, self.stacks(), known)
+        return when_settled(self.project, lambda: find_held(self.project, self.stacks(), known))
 
     def stacks(self) -> tuple[Stack, ...]:
         """Return the stacks that hold something."""

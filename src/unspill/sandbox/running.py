@@ -93,8 +93,10 @@ from unspill.sandbox.scan import (
     keep_base_objects,
     keep_bases,
     keep_seen,
+    remove_unchanged,
     scan_run,
     tell_cancelled,
+    when_settled,
     with_last_look,
 )
 from unspill.sandbox.secrets import find_masks, remember_revealed, with_covers
@@ -278,18 +280,21 @@ def _run_with_masks(project: Project, spec: RunSpec, use: StackUse, places: Plac
 
 def _run_masked(project: Project, spec: RunSpec, use: StackUse, masks: Masks, places: Places) -> RunResult:
     begun = time.monotonic()
-    under_way = open_run(
-        project.store,
-        project.row,
-        argv=spec.argv,
-        cwd=spec.cwd,
-        roots=project.roots,
-        caches=places.home.caches,
-        masks=masks.layers,
-        bases=find_bases(project),
-        rootfs=writable_rootfs(project, places),
-        after_cancel=spec.after_cancel,
-        limits=spec.limits,
+    under_way = when_settled(
+        project,
+        lambda: open_run(
+            project.store,
+            project.row,
+            argv=spec.argv,
+            cwd=spec.cwd,
+            roots=project.roots,
+            caches=places.home.caches,
+            masks=masks.layers,
+            bases=find_bases(project),
+            rootfs=writable_rootfs(project, places),
+            after_cancel=spec.after_cancel,
+            limits=spec.limits,
+        ),
     )
     try:
         return _run_opened(project, spec, use, masks, places, under_way, begun)
@@ -361,14 +366,17 @@ def close_run(
     notes = hidden_notes(find_hidden(under_way.stacks), project.path)
     if under_way.rootfs and not is_dropped and after != "discard":
         notes += rootfs_use.notes_of(under_way.rootfs)
-    if not changes or after == "discard" or is_dropped:
+    # A new time alone is applied, but not held
+    is_nothing = not changes or (after == "hold" and copies is None and not changed)
+    if is_nothing or after == "discard" or is_dropped:
         drop_run(project.store, under_way, ended, fold=not is_dropped, rootfs=after != "discard")
         applied = Applied()
     else:
         lock, is_kept = (None, False) if use is None else _wait_for_turn(project, spec)
         try:
             if is_kept:
-                applied = _hold_apart(project, under_way, ended, changes, beside.apart_from_kept(project, under_way))
+                apart = beside.apart_from_kept(project, under_way)
+                applied = _hold_apart(project, under_way, ended, changes, apart, copies)
             else:
                 applied = _seal_and_apply(project, under_way, ended, changes, after, use, copies, since)
         finally:
@@ -416,10 +424,13 @@ def _seal_and_apply(
 ) -> Applied:
     is_beside = use is not None and has_others(project.store, under_way)
     if is_beside and (apart := beside.find_apart(project, under_way, changes)) is not None:
-        return _hold_apart(project, under_way, ended, changes, apart)
+        return _hold_apart(project, under_way, ended, changes, apart, copies)
     keep_bases(project, under_way, changes)
-    if after != "apply":
+    is_seen = after != "apply" or any(stack.sealed for stack in under_way.stacks)
+    if is_seen:
         keep_seen(project, under_way, changes)
+    if after != "apply" and copies is None:
+        remove_unchanged(changes, under_way)
     stacks = seal_run(project.store, under_way, ended)
     if is_beside:
         stacks = load_stacks(project.store, project.row.id, project.roots)
@@ -438,15 +449,30 @@ def _seal_and_apply(
             # What a checkpoint has left, or somebody has undone since, stays in the layer
             left = bool(project.store.layers.sealed_ids(project.row.id))
             applied = applied.replace(is_held=applied.is_held or left)
+    is_whole = copies is None and not (applied.operation and applied.operation.number)
+    if after == "apply" and is_whole and project.store.layers.sealed_ids(project.row.id):
+        # After an apply that did nothing the whole layer is held as if nobody had tried
+        if not is_seen:
+            keep_seen(project, under_way, changes)
+        remove_unchanged(changes, under_way)
     if applied.is_held:
         keep_base_objects(project, under_way)
     return applied
 
 
-def _hold_apart(project: Project, under_way: OpenRun, ended: Run, changes: ChangeSet, apart: beside.Apart) -> Applied:
+def _hold_apart(
+    project: Project,
+    under_way: OpenRun,
+    ended: Run,
+    changes: ChangeSet,
+    apart: beside.Apart,
+    copies: SpanCopies | None,
+) -> Applied:
     moved = beside.move_apart(project, under_way, apart)
     keep_bases(project, moved, changes)
     keep_seen(project, moved, changes)
+    if copies is None:
+        remove_unchanged(changes, moved)
     seal_run(project.store, moved, ended.replace(sandbox=moved.run.sandbox))
     keep_base_objects(project, moved)
     return Applied(is_held=True, apart=apart)

@@ -166,23 +166,6 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
         store.facts.put(_PRUNED, str(now))
 
 
-def _chosen_dir(working_dir: PathLike | None, cwd: str | None) -> PathLike | None:
-    """Return the working directory that a caller chose; `cwd` was its name in earlier versions.
-
-    Raises:
-        UsageError: both names were used.
-    """
-    if cwd is None:
-        return working_dir
-    import warnings  # lazy: renamed arguments
-
-    if working_dir is not None:
-        raise UsageError("`cwd` is the old name of `working_dir`", remedy="Use only `working_dir`.")
-    # 3: the line that called the method
-    warnings.warn("`cwd` is now `working_dir`", DeprecationWarning, stacklevel=3)
-    return cwd
-
-
 class _Closed:
     """Stands for the store of a sandbox that is closed: whatever needs it says so."""
 
@@ -417,10 +400,8 @@ class Looking:
         *,
         working_dir: PathLike | None = None,
         env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
     ) -> Plan:
         """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""
-        working_dir = _chosen_dir(working_dir, cwd)
         return review.plan_as_if(self._project, make_spec(self._project, command, working_dir, env, None))
 
     def explain(
@@ -429,12 +410,10 @@ class Looking:
         *,
         working_dir: PathLike | None = None,
         env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
     ) -> str:
         """Return the plan as text, with the reason for each line and one command that makes the same sandbox."""
         from unspill.plan.explain import explain  # lazy: explain
 
-        working_dir = _chosen_dir(working_dir, cwd)
         return explain(self.plan(command, working_dir=working_dir, env=env), self._project.means.facts)
 
 
@@ -525,7 +504,6 @@ class Sandbox(Looking):
         registries: Sequence[str] = (),
         unsandboxed: bool = False,
         approver: Who = None,
-        cwd: str | None = None,
         attach: AttachedTerminal | None = None,
         alone: bool = False,
         on_wait: Callable[[str], None] | None = None,
@@ -540,7 +518,7 @@ class Sandbox(Looking):
 
         Args:
             command: A text for /bin/sh, or a list of words. `env`: variables on top of this process's allowed ones.
-            working_dir: Absolute, relative to the project (the default), or `playground`. `cwd` is its old name.
+            working_dir: Absolute, relative to the project (the default), or `playground`.
             stdin: A text, bytes, or a descriptor. `timeout`: seconds; `limits`: bounds; by default the policy's.
             after: `apply`, `hold` or `discard`; by default the policy's. `after_cancel`: the same, if it is cancelled.
             on_event: Called with Started, OutputChunk and Ended. `cancel_fd`: becomes readable to cancel.
@@ -556,7 +534,7 @@ class Sandbox(Looking):
         """
         bounds = self._bounds(timeout, limits)
         options = self._options(after, after_cancel, stdin, bounds)
-        spec = make_spec(self._project, command, _chosen_dir(working_dir, cwd), env, bounds, is_plain=unsandboxed)
+        spec = make_spec(self._project, command, working_dir, env, bounds, is_plain=unsandboxed)
         spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, alone=alone, on_wait=on_wait, **options)
         more = (network, hosts, readable, reveal, roots, registries)
         if unsandboxed or (attach is None and ports is None):

@@ -12,12 +12,13 @@ empty or old. `sweep_once` removes what else dead processes left, before a state
 from __future__ import annotations
 
 import os
+import stat
 import time
 
-from unspill.errors import SandboxUnavailable, UnspillError
+from unspill.errors import ProjectBusy, SandboxUnavailable, UnspillError
 from unspill.git.files import is_state
 from unspill.host.libc import DeferredSignals
-from unspill.host.overlay import OPAQUE
+from unspill.host.overlay import OPAQUE, ORIGIN, hides_below, list_attributes
 from unspill.layers.lifecycle import (
     OpenRun,
     drop_caches,
@@ -32,6 +33,7 @@ from unspill.layers.lifecycle import (
     sweep,
 )
 from unspill.layers.locks import (
+    LayerMissing,
     SandboxLock,
     base_dir,
     base_link,
@@ -42,7 +44,7 @@ from unspill.layers.locks import (
     upper_dir,
     work_dir,
 )
-from unspill.layers.trees import remove_tree
+from unspill.layers.trees import remove_tree, unlink_in_closed
 from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
 from unspill.model.policy import Limits
@@ -54,7 +56,8 @@ from unspill.sandbox.secrets import load_masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
 
     from unspill.apply import bases
     from unspill.changes import scan as changes_scan
@@ -72,6 +75,8 @@ if TYPE_CHECKING:
     from unspill.store.db import Store
     from unspill.store.layers import LayerRow, SandboxRow
     from unspill.store.runs import UnfinishedRun
+
+    Found = TypeVar("Found")
 else:
     bases = lazy_module("unspill.apply.bases")  # lazy: merge
     beside = lazy_module("unspill.sandbox.beside")  # lazy: changes
@@ -81,6 +86,10 @@ else:
 
 _REVIEW = "See `unspill changes`, then `unspill apply` or `unspill discard`."
 _LONGEST_COMMAND = 60
+_FILES = (stat.S_IFREG, stat.S_IFLNK)
+# How long a look at held layers waits for an operation that has them in its hands, and between two looks
+_PATIENCE_S = 60.0
+_PAUSE_S = 0.01
 _swept: set[tuple[int, bytes]] = set()
 
 
@@ -122,6 +131,58 @@ def _without_noise(changes: ChangeSet, upper: bytes, below: tuple[bytes, ...]) -
     return changes.replace(roots=tuple(part for part in parts if part.changes))
 
 
+def remove_unchanged(changes: ChangeSet, under_way: OpenRun) -> None:
+    """Take files out of a run's layers of which it changed nothing but the time.
+
+    Held, such a file would hide what the person makes of it meanwhile.
+    """
+    changed = {
+        part.root: {change.path for change in part.changes if not change.is_mere_touch} for part in changes.roots
+    }
+    for stack in under_way.stacks:
+        if stack.open is not None:
+            _remove_unchanged(stack.open.upper, changed.get(stack.live, set()))
+
+
+def _remove_unchanged(upper: bytes, changed: set[bytes]) -> None:
+    """Take files out of a layer that it does not change, and the directories that only they were in."""
+    found: list[tuple[bytes, list[bytes]]] = []
+    hiding: set[bytes] = set()
+    for above, _directories, names in os.walk(upper):
+        found.append((above, names))
+        if above != upper and (os.path.dirname(above) in hiding or hides_below(above)):
+            hiding.add(above)
+    for above, names in reversed(found):
+        if b"/.git/" in above[len(upper) :] + b"/":
+            continue
+        for name in names if above not in hiding else ():
+            place = above + b"/" + name
+            if place[len(upper) + 1 :] not in changed and _is_file(place):
+                _remove(place)
+        if above != upper and above[len(upper) + 1 :] not in changed:
+            _mark_as_copied_up(above)
+            if above not in hiding:
+                _remove(above)
+
+
+def _is_file(place: bytes) -> bool:
+    try:
+        return stat.S_IFMT(os.lstat(place).st_mode) in _FILES
+    except OSError:
+        # A command has closed the directory to its owner
+        return False
+
+
+def _mark_as_copied_up(directory: bytes) -> None:
+    """Mark a directory as one that was copied up: removed and made again as it was, it is no new one either."""
+    try:
+        if ORIGIN not in list_attributes(directory):
+            os.setxattr(directory, ORIGIN, b"", follow_symlinks=False)
+    except OSError:
+        # Closed to its owner: should the person delete it meanwhile, it is made again
+        return
+
+
 def _make_transparent(directory: bytes) -> None:
     """Show again what lies below a directory that was removed and made anew."""
     try:
@@ -133,19 +194,12 @@ def _make_transparent(directory: bytes) -> None:
 
 def _remove(path: bytes) -> None:
     try:
-        os.unlink(path)
-    except IsADirectoryError:
-        _remove_directory(path)
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            os.rmdir(path)
+        else:
+            unlink_in_closed(path)
     except OSError:
-        # Below something that is gone already, or too long a name: it stays, and means nothing
-        return
-
-
-def _remove_directory(path: bytes) -> None:
-    try:
-        os.rmdir(path)
-    except OSError:
-        # Something else lies in it
+        # Something lies in it, it is below something that is gone, or has too long a name: it stays, and means nothing
         return
 
 
@@ -199,12 +253,12 @@ def keep_bases(project: Project, under_way: OpenRun, changes: ChangeSet | None) 
 
 
 def keep_seen(project: Project, under_way: OpenRun, changes: ChangeSet | None) -> None:
-    """Keep the texts that a run saw and changed, so that the person's edits can be merged with its own."""
+    """Keep what a run saw where it changed something, so that the person's edits are known and can be merged."""
     found = {} if changes is None else {part.root: part.changes for part in changes.roots}
     for stack in under_way.stacks:
         part = found.get(stack.live, ())
-        if stack.open is not None and any(change.kind == "modified" for change in part):
-            bases.keep_texts(project.store, stack, stack.open.id, stack.open.mark.ctime_ns, part)
+        if stack.open is not None and part:
+            bases.keep_seen_bases(project.store, stack, stack.open.id, stack.open.mark.ctime_ns, part)
 
 
 def keep_base(base: bytes | None, root: bytes, changes: Sequence[Change], dest: bytes) -> None:
@@ -337,7 +391,8 @@ def _hold_written(project: Project, under_way: OpenRun, limits: Limits) -> Run:
     changes: ChangeSet | None = None
     try:
         changes = scan_run(under_way) if ended.outcome is None else ChangeSet(roots=())
-        ended = ended.replace(changed=sum(not change.is_mere_touch for change in changes), held=bool(changes))
+        changed = sum(not change.is_mere_touch for change in changes)
+        ended = ended.replace(changed=changed, held=bool(changed))
     except (OSError, UnspillError):
         # What can't be read now is kept all the same
         ended = ended.replace(held=True)
@@ -349,6 +404,8 @@ def _hold_written(project: Project, under_way: OpenRun, limits: Limits) -> Run:
     if ended.held:
         keep_bases(project, under_way, changes)
         keep_seen(project, under_way, changes)
+        if changes is not None:
+            remove_unchanged(changes, under_way)
     (seal_run if ended.held else drop_run)(project.store, under_way, ended, fold=False)
     if ended.held:
         keep_base_objects(project, under_way)
@@ -456,3 +513,30 @@ def end_interrupted(store: Store) -> tuple[Operation, ...]:
     from unspill.apply.recover import recover_operations  # lazy: upkeep
 
     return recover_operations(store)
+
+
+def when_settled(project: Project, read: Callable[[], Found]) -> Found:
+    """Return what `read` finds in the held layers.
+
+    An operation of another process may have them in its hands, or died meanwhile. Only if they are not there with the
+    sandbox's lock held and such an operation ended, something is missing.
+
+    Raises:
+        LayerMissing: a layer is gone.
+        ProjectBusy: somebody else has the lock for too long to tell.
+    """
+    lock, deadline = SandboxLock(project.store.state, project.row.id), time.monotonic() + _PATIENCE_S
+    is_sure = False
+    while True:
+        try:
+            return read()
+        except (FileNotFoundError, LayerMissing) as error:
+            if is_sure:
+                raise
+            if time.monotonic() > deadline:
+                raise ProjectBusy("another operation on this sandbox is still running") from error
+        finally:
+            lock.release()
+        time.sleep(_PAUSE_S)
+        if is_sure := lock.try_acquire():
+            end_interrupted(project.store)

@@ -9,7 +9,8 @@ an apply would bring that index into the project. So an entry that an apply brou
 whoever writes the index next: else a command could have any secret shown, or guess at it. Where a secret was shown
 before, or came with the same apply, the command knows it anyway. Commits that commands made can come into an index
 later, by `git reset`: once an apply wrote to a repository, a name that is new in its index needs the content that git
-has. Indexes are read as data; git itself is never run.
+has. A new database knows nothing of all that: what the file does not prove is believed only once the person was told.
+Indexes are read as data; git itself is never run.
 
 Deeper down a root is searched once a day, after a run, in a thread beside: runs before it see what it will find. What
 it finds is hidden from then on, but for what git tracks, by the same rules, and files that commands made and nobody
@@ -37,7 +38,7 @@ from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from unspill.model.change import ChangeSet
     from unspill.model.policy import Secrets
@@ -55,20 +56,29 @@ MASKED = (
     "is tracked by git but masked, since a command may have put it into the index: git sees it as deleted inside,"
     " so `git commit -a` would delete it; `git add` it yourself, or `--reveal` it"
 )
+# A database that is new, or was lost, knows nothing of what commands did before
+UNTOLD = (
+    "is tracked by git and edited, but unspill does not know who added it: git sees it as deleted inside, so"
+    " `git commit -a` would delete it; runs see it once this was said on your terminal, or you `git add` it yourself;"
+    " if it is not yours, `git rm --cached` it"
+)
+_STANDINGS = (MASKED, TRACKED, UNTOLD)
 # Said once of each: the beginning of a line
 HIDDEN = "Hidden from commands: "
 _DIRECTORY, _SECRET = "directory", "secret"
 # A directory of that size has at most some hundred entries on all filesystems
 _SMALL = 8192
-# Keys of facts in the store
+# Keys of what the store trusts
 _CHANGED = "secrets changed by "
 CLAIMED = "claims about "
 _CLAIMED_ANYWHERE = "claims of all directories"
 _TRUSTED = "tracked by the person in "
+_TOLD_OF = "entries that the person was told of in "
 _WRITTEN = "repository written by a command: "
+_MADE = "made by commands below "
+# Keys of facts in the store
 _FOUND = "secrets found below "
 _VERDICTS = "which of them git tracks, below "
-_MADE = "made by commands below "
 _TOLD = "hidden secrets told of in "
 _ANY = "any"
 # A search after a run: of an ordinary project it takes a few milliseconds
@@ -180,14 +190,20 @@ def load_masked(project: Project) -> tuple[Stack, ...]:
     A secret that a run was shown and has changed is not masked: what is held is a change of the person's own file.
     """
     stacks = load_stacks(project.store, project.row.id, project.roots)
-    layers = dict(_find_masks(project, tuple(_changed_secrets(project, stacks))).layers)
+    layers = mask_finder(project, stacks)()
     return tuple(stack.replace(mask=layers.get(stack.live)) for stack in stacks)
+
+
+def mask_finder(project: Project, stacks: tuple[Stack, ...]) -> Callable[[], dict[bytes, bytes]]:
+    """Return what finds the masks for what is held now, by root: a mask looks as its root does when it is found."""
+    changed = tuple(_changed_secrets(project, stacks))
+    return lambda: dict(_find_masks(project, changed).layers)
 
 
 def remember_revealed(project: Project, run: RunId, revealed: tuple[bytes, ...]) -> None:
     """Keep in mind which secrets a run is shown, before it begins: what it leaves of them in its layer is covered."""
     shown = {_absolute(project, path) for path in revealed}
-    project.store.facts.put(_CHANGED + run, " ".join(path.hex() for path in shown))
+    project.store.trust.put(_CHANGED + run, " ".join(path.hex() for path in shown))
 
 
 def carry_changed(store: Store, stack: Stack) -> None:
@@ -195,7 +211,7 @@ def carry_changed(store: Store, stack: Stack) -> None:
     runs = dict.fromkeys(layer.run for layer in stack.sealed)
     texts = {text for run in runs for text in _words(store, _CHANGED + run)}
     if texts:
-        store.facts.put(_CHANGED + stack.sealed[-1].run, " ".join(sorted(texts)))
+        store.trust.put(_CHANGED + stack.sealed[-1].run, " ".join(sorted(texts)))
 
 
 def with_covers(project: Project, stacks: tuple[Stack, ...], revealed: tuple[bytes, ...]) -> tuple[Stack, ...]:
@@ -204,7 +220,7 @@ def with_covers(project: Project, stacks: tuple[Stack, ...], revealed: tuple[byt
     Raises:
         SandboxUnavailable: a layer can't be covered.
     """
-    changed = project.store.facts.starting_with(_CHANGED) if any(stack.sealed for stack in stacks) else {}
+    changed = project.store.trust.starting_with(_CHANGED) if any(stack.sealed for stack in stacks) else {}
     if not changed:
         return stacks
     shown = {_absolute(project, path) for path in revealed}
@@ -230,12 +246,25 @@ def tracked_warnings(project: Project, masks: Masks) -> tuple[str, ...]:
     """Return the warnings about tracked secrets: those that are masked, and shown ones as soon as they are others."""
     if not masks.tracked:
         return ()
-    texts = tuple(f"{quote(os.path.relpath(path, project.path))} {text}." for path, text in masks.tracked)
+    texts = tuple(_warning(project, *one) for one in masks.tracked)
     key, said = f"tracked secrets of {project.row.id}", "\n".join(texts)
     if project.store.facts.find(key) == said:
-        return tuple(text for text in texts if text.endswith(f"{MASKED}."))
+        return tuple(text for text in texts if not text.endswith(f"{TRACKED}."))
     project.store.facts.put(key, said)
     return texts
+
+
+def note_told(project: Project, warnings: Collection[str]) -> None:
+    """Believe what the indexes say about secrets, as far as the person was just told so."""
+    if any(warning.endswith(f"{UNTOLD}.") for warning in warnings):
+        for path, text in _find_masks(project, ()).tracked:
+            if text == UNTOLD and _warning(project, path, text) in warnings:
+                Claims(project.store, posixpath.dirname(path)).tell(posixpath.basename(path))
+        _judge_afresh(project)
+
+
+def _warning(project: Project, path: bytes, text: str) -> str:
+    return f"{quote(os.path.relpath(path, project.path))} {text}."
 
 
 def hidden_news(project: Project, hidden: Iterable[bytes]) -> tuple[str, ...]:
@@ -243,7 +272,7 @@ def hidden_news(project: Project, hidden: Iterable[bytes]) -> tuple[str, ...]:
     if not (paths := tuple(hidden)):
         return ()
     key = _TOLD + project.path.hex()
-    told = _words(project.store, key)
+    told = (project.store.facts.find(key) or "").split()
     new = [path for path in paths if path.hex() not in {*told}]
     if not new:
         return ()
@@ -260,7 +289,7 @@ def hidden_text(paths: Sequence[bytes], project: bytes) -> str:
 
 def is_about_secret(warning: str) -> bool:
     """Tell whether a run's warning is one of these, which must reach the person."""
-    return warning.startswith(HIDDEN) or warning.endswith((f"{TRACKED}.", f"{MASKED}."))
+    return warning.startswith(HIDDEN) or warning.endswith(tuple(f"{text}." for text in _STANDINGS))
 
 
 def mask_hints(hidden: Sequence[bytes], project: bytes, outcome: Outcome, *outputs: Output) -> tuple[Hint, ...]:
@@ -291,8 +320,8 @@ def mark_written(store: Store, changes: ChangeSet) -> None:
         if (found := _repository_of(change.path)) is not None
     }
     for key in {key for path in inner for key in _keys_of(path)}:
-        if store.facts.find(key) is None:
-            store.facts.put(key, "")
+        if store.trust.find(key) is None:
+            store.trust.put(key, "")
 
 
 def entries_of(project: Project) -> Entries:
@@ -334,7 +363,7 @@ def remember_made(project: Project, paths: Iterable[bytes]) -> None:
         if made:
             words = [word for word in _words(project.store, _MADE + root.hex()) if _is_as_made(word)]
             words += [f"{path.hex()}={status}" for path in made if (status := _status_text(path))]
-            project.store.facts.put(_MADE + root.hex(), " ".join(words[-_MOST_MADE:]))
+            project.store.trust.put(_MADE + root.hex(), " ".join(words[-_MOST_MADE:]))
 
 
 def search_aside(project: Project) -> None:
@@ -378,7 +407,7 @@ def search(store: Store, root: bytes, secrets: Secrets) -> FoundSecrets:
     paths = [*known, *(posixpath.join(root, path) for path in walk.paths)]
     made = {word for word in _words(store, _MADE + root.hex()) if _is_as_made(word)}
     paths = [path for path in dict.fromkeys(paths) if f"{path.hex()}={_status_text(path)}" not in made]
-    shown = {path for path, is_shown in _judge_tracked(store, paths, _Indexes(names)).items() if is_shown}
+    shown = {path for path, text in _judge_tracked(store, paths, _Indexes(names)).items() if text == TRACKED}
     hidden = [path for path in paths if path not in shown]
     found = FoundSecrets(
         at_ns=time.time_ns(),
@@ -461,6 +490,7 @@ class Claims:
         self._known = set(_words(store, self._key))
         self._trusted_key = _TRUSTED + directory.hex()
         self._trusted = frozenset(_words(store, self._trusted_key))
+        self._directory = directory
 
     def has(self, name: bytes, digest: bytes) -> bool:
         """Tell whether it was a command that made an index say this."""
@@ -474,14 +504,14 @@ class Claims:
             self._known.add(f"{name.hex()}={_ANY}")
         elif f"{name.hex()}={_ANY}" not in mine:
             self._known.add(_word(name, digest))
-        self._store.facts.put(self._key, " ".join(sorted(self._known)))
+        self._store.trust.put(self._key, " ".join(sorted(self._known)))
         self.doubt(name, digest)
 
     def doubt(self, name: bytes, digest: bytes) -> None:
         """Remember an entry that says nothing about other contents than its own, wherever it is seen."""
         everywhere = _words(self._store, _CLAIMED_ANYWHERE)
         if _word(name, digest) not in everywhere:
-            self._store.facts.put(_CLAIMED_ANYWHERE, " ".join([*everywhere, _word(name, digest)][-_MOST_ANYWHERE:]))
+            self._store.trust.put(_CLAIMED_ANYWHERE, " ".join([*everywhere, _word(name, digest)][-_MOST_ANYWHERE:]))
 
     def doubts(self, name: bytes, digest: bytes) -> bool:
         """Tell whether an entry like this one came with a command."""
@@ -491,19 +521,29 @@ class Claims:
         """Tell whether it was the person who had git track this name, ever since it is in the index."""
         return name.hex() in self._trusted
 
+    def tell(self, name: bytes) -> None:
+        """Remember that the person was told what the index says about a name."""
+        entries, _ = _find_entries(self._directory, [name])
+        words = {*_words(self._store, _TOLD_OF + self._directory.hex()), *(_word(*one) for one in entries.items())}
+        self._store.trust.put(_TOLD_OF + self._directory.hex(), " ".join(sorted(words)[-_MOST_ANYWHERE:]))
+
+    def is_told(self, name: bytes, digest: bytes) -> bool:
+        """Tell whether the person was told of an entry."""
+        return _word(name, digest) in _words(self._store, _TOLD_OF + self._directory.hex())
+
     def may_be_made(self, name: bytes, digest: bytes, repositories: Iterable[bytes]) -> bool:
         """Tell whether a command may be why an entry is there; its directory may have been moved or copied since."""
         if self.doubts(name, digest):
             return True
         keys = [key for path in repositories for key in _keys_of(path)]
-        return not keys or any(self._store.facts.find(key) is not None for key in keys)
+        return not keys or any(self._store.trust.find(key) is not None for key in keys)
 
     def trust(self, names: Iterable[bytes], tracked: Iterable[bytes]) -> None:
         """Remember which of some names the person has git track."""
         trusted = (self._trusted - {name.hex() for name in names}) | {name.hex() for name in tracked}
         if trusted != self._trusted:
             self._trusted = trusted
-            self._store.facts.put(self._trusted_key, " ".join(sorted(trusted)))
+            self._store.trust.put(self._trusted_key, " ".join(sorted(trusted)))
 
     def trust_no_other(self, tracked: Iterable[bytes]) -> None:
         """Forget the names that are not in the index any more."""
@@ -522,7 +562,7 @@ def _find_masks(project: Project, revealed: tuple[bytes, ...]) -> Masks:
         for path, directory in _directories(root, secrets):
             shown = revealed_names((*secrets.reveal, *revealed), project.path, directory)
             for name, text in _find_shown(project.store, directory, names, shown):
-                if text in (TRACKED, MASKED):
+                if text in _STANDINGS:
                     tracked.append((posixpath.join(directory, name), text))
                 if text in (TRACKED, _DIRECTORY):
                     shown |= {name}
@@ -531,7 +571,7 @@ def _find_masks(project: Project, revealed: tuple[bytes, ...]) -> Masks:
             hidden[path] = tuple(name for name in names if name not in shown) if shown else names
         for path, text in _find_deeper(project, root, names, revealed):
             above, _, name = path[len(root) + 1 :].rpartition(b"/")
-            if text in (TRACKED, MASKED):
+            if text in _STANDINGS:
                 tracked.append((path, text))
             # In a directory that the policy names this was decided already
             if text != TRACKED and name not in hidden.get(above, ()):
@@ -560,11 +600,11 @@ def _find_deeper(
             continue
         kind = _kind_of(path)
         if kind != _DIRECTORY:
-            yield path, kind if path not in tracked else TRACKED if tracked[path] else MASKED
+            yield path, tracked.get(path, kind)
 
 
-def _load_verdicts(store: Store, root: bytes, paths: Sequence[bytes]) -> dict[bytes, bool]:
-    """Return which of some paths are in an index, and whether the person is why.
+def _load_verdicts(store: Store, root: bytes, paths: Sequence[bytes]) -> dict[bytes, str]:
+    """Return which of some paths are in an index, and what follows.
 
     Read anew where an index is another one than the last time, or a file that was in one.
     """
@@ -573,28 +613,28 @@ def _load_verdicts(store: Store, root: bytes, paths: Sequence[bytes]) -> dict[by
     key = _VERDICTS + root.hex()
     first, *words = (store.facts.find(key) or "").split("\n")
     if first == signature:
-        known = [(bytes.fromhex(path), status, is_shown) for path, status, is_shown in map(str.split, words)]
+        known = [(bytes.fromhex(path), status, int(standing)) for path, status, standing in map(str.split, words)]
         if all(_status_text(path) == status for path, status, _ in known):
-            return {path: is_shown == "1" for path, _, is_shown in known}
+            return {path: _STANDINGS[standing] for path, _, standing in known}
     found = _judge_tracked(store, paths, indexes)
-    lines = [f"{path.hex()} {_status_text(path)} {is_shown:d}" for path, is_shown in found.items()]
+    lines = [f"{path.hex()} {_status_text(path)} {_STANDINGS.index(text)}" for path, text in found.items()]
     store.facts.put(key, "\n".join((signature, *lines)))
     return found
 
 
-def _judge_tracked(store: Store, paths: Sequence[bytes], indexes: _Indexes) -> dict[bytes, bool]:
-    """Return which of some files are in an index, and whether the person is why."""
+def _judge_tracked(store: Store, paths: Sequence[bytes], indexes: _Indexes) -> dict[bytes, str]:
+    """Return which of some files are in an index, and what follows."""
     by_directory: dict[bytes, list[bytes]] = {}
     for path in paths:
         directory, name = posixpath.split(path)
         by_directory.setdefault(directory, []).append(name)
-    found: dict[bytes, bool] = {}
+    found: dict[bytes, str] = {}
     for directory, names in by_directory.items():
         entries, repositories = indexes.entries(directory, names)
         if entries:
             claims = Claims(store, directory)
             tracked = _find_tracked(directory, list(entries), claims, entries, repositories)
-            found |= {posixpath.join(directory, name): is_shown for name, is_shown in tracked.items()}
+            found |= {posixpath.join(directory, name): text for name, text in tracked.items()}
     return found
 
 
@@ -617,7 +657,7 @@ def _remember_seen(store: Store, stack: Stack, paths: Sequence[bytes]) -> None:
         }
         known = {*_words(store, _CHANGED + layer.run)}
         if changed - known:
-            store.facts.put(_CHANGED + layer.run, " ".join(sorted(changed | known)))
+            store.trust.put(_CHANGED + layer.run, " ".join(sorted(changed | known)))
 
 
 def _covered(store: Store, changed: dict[str, str], stack: Stack, layer: SealedLayer, shown: set[bytes]) -> SealedLayer:
@@ -631,7 +671,7 @@ def _covered(store: Store, changed: dict[str, str], stack: Stack, layer: SealedL
 
 def _changed_secrets(project: Project, stacks: tuple[Stack, ...]) -> Iterator[bytes]:
     """Yield the secrets that runs were shown and changed, as far as that is held."""
-    changed = project.store.facts.starting_with(_CHANGED)
+    changed = project.store.trust.starting_with(_CHANGED)
     for stack in stacks:
         for layer in stack.sealed:
             yield from _changed_in(changed, stack, layer)
@@ -690,7 +730,7 @@ def _find_shown(
     if files:
         tracked = _find_tracked(directory, files, Claims(store, directory), *_find_entries(directory, files))
         for name in files:
-            yield name, _SECRET if name not in tracked else TRACKED if tracked[name] else MASKED
+            yield name, tracked.get(name, _SECRET)
 
 
 def _find_present(directory: bytes, names: tuple[bytes, ...]) -> list[bytes]:
@@ -732,24 +772,21 @@ def _check_revealed(project: Project, names: tuple[bytes, ...], revealed: tuple[
 
 def _find_tracked(
     directory: bytes, names: Sequence[bytes], claims: Claims, entries: dict[bytes, bytes], repositories: Sequence[bytes]
-) -> dict[bytes, bool]:
-    """Return the names in a directory that are in the index of its repository, and whether the person is why.
-
-    If that is known, what the file has by now does not matter.
-    """
-    found = {
-        name: not claims.has(name, known)
-        and (
-            claims.trusts(name)
-            or not claims.may_be_made(name, known, repositories)
-            # It is in the repository, where a command can read it
-            or _is_object(directory + b"/" + name, known)
-        )
-        for name, known in entries.items()
-    }
-    claims.trust(
-        names, [name for name, is_shown in found.items() if is_shown and not claims.doubts(name, entries[name])]
-    )
+) -> dict[bytes, str]:
+    """Return the names in a directory that are in the index of its repository, each with what follows."""
+    found: dict[bytes, str] = {}
+    for name, known in entries.items():
+        if claims.has(name, known):
+            found[name] = MASKED
+        # Git has this content, and a command can read it there; if the person is why, what it is by now does not matter
+        elif claims.trusts(name) or _is_object(directory + b"/" + name, known):
+            found[name] = TRACKED
+        elif claims.may_be_made(name, known, repositories):
+            found[name] = MASKED
+        else:
+            found[name] = TRACKED if claims.is_told(name, known) else UNTOLD
+    shown = [name for name, text in found.items() if text == TRACKED and not claims.doubts(name, entries[name])]
+    claims.trust(names, shown)
     return found
 
 
@@ -929,7 +966,7 @@ def _digest_of(names: tuple[bytes, ...]) -> str:
 
 
 def _words(store: Store, key: str) -> list[str]:
-    return (store.facts.find(key) or "").split()
+    return (store.trust.find(key) or "").split()
 
 
 def _word(name: bytes, digest: bytes) -> str:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from unspill.store.operations import PromptRow
 
 _SEE = "See `unspill sessions`."
-# What an agent is asked for when it is to prove that it is sealed
-PROOF = "unspill canary"
 
 
 class Session(Record):
@@ -50,11 +48,6 @@ class Session(Record):
     def can_be_undone(self) -> bool:
         """Whether it changed something that is not undone."""
         return len(self.undone) < len(self.operations)
-
-    @property
-    def is_proof(self) -> bool:
-        """Whether it is only what `unspill setup` has an agent do, to see that it is sealed."""
-        return not self.operations and any(prompt.text == PROOF for prompt in self.prompts)
 
     def point(self, prompt: PromptRow) -> int:
         """Return the number of the last operation before a prompt: where to go back to; 0 for before the session."""
@@ -81,7 +74,7 @@ def find_session(project: Project, word: str | None = None) -> Session:
         if not times:
             raise UsageError("this project has no session", remedy="Agents that call `unspill hook` have one.")
         found = list_sessions(project)
-        changed = [one for one in found if one.operations] or [one for one in found if not one.is_proof]
+        changed = [one for one in found if one.operations]
         return max(changed or found, key=lambda session: session.last_ns)
     names = [name for name in times if name == word] or [name for name in times if name.startswith(word)]
     if len(names) != 1:

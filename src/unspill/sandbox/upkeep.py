@@ -283,6 +283,7 @@ def _prune(
         remove_runs(store, runs)
         store.sessions.remove_before(max(0, now_ns - days * DAY_NS))
         store.texts.remove_before(max(0, now_ns - days * DAY_NS))
+        store.bases.remove_before(max(0, now_ns - days * DAY_NS))
         sweep_operations(store)
         remove_old_masks(store.state, now_ns - DAY_NS)
     return pruned, is_complete

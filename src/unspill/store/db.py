@@ -36,6 +36,7 @@ from unspill.store.connection import (
     as_text,
 )
 from unspill.store.layers import (
+    BaseTable,
     CacheTable,
     LayerTable,
     MarkTable,
@@ -65,7 +66,7 @@ else:
 
 PARTS = (
     *(b"layers", b"work", b"runs", b"locks", b"copies", b"operations", b"pending", b"masks", b"bases", b"audit"),
-    *(b"empty", b"skeletons", b"edits"),
+    *(b"empty", b"skeletons", b"edits", b"plugins"),
 )
 
 
@@ -234,8 +235,8 @@ class Store:
     """
 
     __slots__ = (
-        *("caches", "durable", "facts", "files", "layers", "marks", "operations", "runs", "sandboxes"),
-        *("sessions", "state", "texts", "traffic", "transaction"),
+        *("bases", "caches", "durable", "facts", "files", "layers", "marks", "operations", "runs", "sandboxes"),
+        *("sessions", "state", "texts", "traffic", "transaction", "trust"),
     )
 
     def __init__(self, state: bytes, db: Database) -> None:
@@ -246,6 +247,7 @@ class Store:
         self.layers = LayerTable(db)
         self.marks = MarkTable(db)
         self.texts = TextTable(db)
+        self.bases = BaseTable(db)
         self.caches = CacheTable(db)
         self.runs = RunTable(db)
         self.traffic = TrafficTable(db)
@@ -253,6 +255,7 @@ class Store:
         self.files = FileTable(db)
         self.sessions = SessionTable(db)
         self.facts = FactTable(db)
+        self.trust = TrustTable(db)
 
     @property
     def session(self) -> str:
@@ -346,25 +349,33 @@ class FactTable(Table):
     """
 
     __slots__ = ()
+    _name = "facts"
 
     def find(self, key: str) -> str | None:
         """Return the value that was put last, or None."""
-        rows = self._db.rows("SELECT value FROM facts WHERE key = ?", (key,))
+        rows = self._db.rows(f"SELECT value FROM {self._name} WHERE key = ?", (key,))
         return as_text(rows[0][0]) if rows else None
 
     def starting_with(self, beginning: str) -> dict[str, str]:
         """Return all values whose keys begin like this, by the rest of their keys; it ends with ASCII."""
         after = beginning[:-1] + chr(ord(beginning[-1]) + 1)
-        rows = self._db.rows("SELECT key, value FROM facts WHERE key >= ? AND key < ?", (beginning, after))
+        rows = self._db.rows(f"SELECT key, value FROM {self._name} WHERE key >= ? AND key < ?", (beginning, after))
         return {as_text(key).removeprefix(beginning): as_text(value) for key, value in rows}
 
     def put(self, key: str, value: str) -> None:
         """Keep a value, in place of an older one."""
-        self._db.change("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", (key, value))
+        self._db.change(f"INSERT OR REPLACE INTO {self._name} (key, value) VALUES (?, ?)", (key, value))
 
     def forget(self) -> None:
         """Remove every value."""
-        self._db.change("DELETE FROM facts")
+        self._db.change(f"DELETE FROM {self._name}")
+
+
+class TrustTable(FactTable):
+    """Why git's index is believed about secrets, and why it is not. It is no cache: without it nothing is believed."""
+
+    __slots__ = ()
+    _name = "trust"
 
 
 def _make_private_file(path: bytes) -> None:

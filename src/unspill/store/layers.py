@@ -304,9 +304,9 @@ class TextTable(Table):
         """Keep texts by root and path, packed by whoever reads them again."""
         now_ns = time.time_ns()
         rows = [(owner, root, path, now_ns, text) for (root, path), text in texts.items()]
-        self._db.change_each(
-            "INSERT OR REPLACE INTO texts (owner, root, path, at_ns, text) VALUES (?, ?, ?, ?, ?)", rows
-        )
+        sql = "INSERT OR REPLACE INTO texts (owner, root, path, at_ns, text) VALUES (?, ?, ?, ?, ?)"
+        if rows:
+            self._db.change_each(sql, rows)
 
     def find(self, owner: str, root: bytes, path: bytes) -> bytes | None:
         """Return a text; None where none was kept."""
@@ -314,13 +314,38 @@ class TextTable(Table):
         rows = self._db.rows(sql, (owner, root, path))
         return as_blob(rows[0][0]) if rows else None
 
+    def of_root(self, owner: str, root: bytes) -> dict[bytes, bytes]:
+        """Return the texts that are kept below a root, by path."""
+        rows = self._db.rows("SELECT path, text FROM texts WHERE owner = ? AND root = ?", (owner, root))
+        return {as_blob(path): as_blob(text) for path, text in rows}
+
     def remove_before(self, moment_ns: int) -> None:
         """Forget texts that are older, but for those of layers and operations that are there."""
         self._db.change(
             "DELETE FROM texts WHERE at_ns < ? AND owner NOT IN (SELECT id FROM layers)"
-            " AND substr(owner, 1, 16) NOT IN (SELECT id FROM operations)",
+            " AND owner NOT IN (SELECT id FROM operations)",
             (moment_ns,),
         )
+
+
+class BaseTable(Table):
+    """What the changes of a layer were made from, packed; kept beyond the layer, for as long as it may be undone."""
+
+    __slots__ = ()
+
+    def put(self, layer: LayerId, packed: bytes) -> None:
+        """Keep the bases of a layer."""
+        sql = "INSERT OR REPLACE INTO bases (layer, at_ns, packed) VALUES (?, ?, ?)"
+        self._db.change(sql, (layer, time.time_ns(), packed))
+
+    def find(self, layer: str) -> bytes | None:
+        """Return the bases of a layer; None where none were kept."""
+        rows = self._db.rows("SELECT packed FROM bases WHERE layer = ?", (layer,))
+        return as_blob(rows[0][0]) if rows else None
+
+    def remove_before(self, moment_ns: int) -> None:
+        """Forget bases that are older, but for those of layers that are there."""
+        self._db.change("DELETE FROM bases WHERE at_ns < ? AND layer NOT IN (SELECT id FROM layers)", (moment_ns,))
 
 
 class CacheRow(Record):

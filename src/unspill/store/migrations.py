@@ -418,6 +418,29 @@ def m023_texts(db: Database) -> None:
     """)
 
 
+def m024_bases(db: Database) -> None:
+    """Make the table of what the changes of a layer were made from, beside its texts."""
+    db.change("""
+        CREATE TABLE bases (
+            layer TEXT PRIMARY KEY NOT NULL,
+            at_ns INTEGER NOT NULL,
+            packed BLOB NOT NULL
+        )
+    """)
+
+
+def m025_trust(db: Database) -> None:
+    """Move why git's index is believed about secrets, or is not, out of the cache."""
+    db.change("CREATE TABLE trust (key TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID")
+    for beginning in (
+        *("secrets changed by ", "claims about ", "claims of all directories", "tracked by the person in "),
+        *("repository written by a command: ", "made by commands below "),
+    ):
+        own = (len(beginning), beginning)
+        db.change("INSERT INTO trust SELECT key, value FROM facts WHERE substr(key, 1, ?) = ?", own)
+        db.change("DELETE FROM facts WHERE substr(key, 1, ?) = ?", own)
+
+
 MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m001_sandboxes,
     m002_runs,
@@ -442,4 +465,6 @@ MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m021_ports,
     m022_sessions,
     m023_texts,
+    m024_bases,
+    m025_trust,
 )

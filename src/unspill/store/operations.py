@@ -164,7 +164,7 @@ class OperationTable(Table):
         rows = [(operation,) for operation in operations]
         with self._db:
             self._db.change_each("DELETE FROM operations WHERE id = ?", rows)
-            self._db.change_each("DELETE FROM texts WHERE substr(owner, 1, 16) = ?", rows)
+            self._db.change_each("DELETE FROM texts WHERE owner = ?", rows)
 
 
 class PromptRow(Record):

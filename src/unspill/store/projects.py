@@ -80,6 +80,7 @@ class ProjectTable(Table):
             ("caches", "id"),
             ("marks", "layer"),
             ("texts", "owner"),
+            ("bases", "layer"),
         ):
             self._db.change_each(f"DELETE FROM {table} WHERE {column} = ?", found)
         return tuple(LayerId(as_id(row[0])) for row in found)
@@ -198,7 +199,7 @@ class ProjectTable(Table):
         """Name the roots of what layers and operations have kept; those have moved before."""
         own = (
             f"(owner IN (SELECT id FROM layers WHERE {_OF_PROJECT})"
-            " OR substr(owner, 1, 16) IN (SELECT id FROM operations WHERE project = ?))"
+            " OR owner IN (SELECT id FROM operations WHERE project = ?))"
         )
         for (cell,) in self._db.rows(f"SELECT DISTINCT root FROM texts WHERE {own}", (new, new)):
             sql = f"UPDATE OR IGNORE texts SET root = ? WHERE root = ? AND {own}"
@@ -214,16 +215,17 @@ class ProjectTable(Table):
             found = bytes.fromhex(match[0])
             return match[0] if any(contains(other, found) for other in others) else moved(found, old, new).hex()
 
-        for key, value in self._db.rows(
-            "SELECT key, value FROM facts WHERE instr(key, ?1) OR instr(value, ?1)", (old.hex(),)
-        ):
+        of_old = " WHERE instr(key, ?1) OR instr(value, ?1)"
+        both = f"SELECT 'facts', key, value FROM facts{of_old} UNION ALL SELECT 'trust', key, value FROM trust{of_old}"
+        for name, key, value in self._db.rows(both, (old.hex(),)):
+            table = as_text(name)
             there = path.sub(renamed, as_text(key)), path.sub(renamed, as_text(value))
             if there == (key, value):
                 continue
-            self._db.change("DELETE FROM facts WHERE key = ?", (key,))
-            known = self._db.rows("SELECT value FROM facts WHERE key = ?", there[:1])
+            self._db.change(f"DELETE FROM {table} WHERE key = ?", (key,))
+            known = self._db.rows(f"SELECT value FROM {table} WHERE key = ?", there[:1])
             if known and (not joined or not there[0].startswith(joined)):
                 continue
             if known:
                 there = there[0], " ".join(sorted({*there[1].split(), *as_text(known[0][0]).split()}))
-            self._db.change("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", there)
+            self._db.change(f"INSERT OR REPLACE INTO {table} (key, value) VALUES (?, ?)", there)

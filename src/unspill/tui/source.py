@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.bases import find_text
-from unspill.apply.draft import Marks
+from unspill.apply.bases import read_live
+from unspill.apply.fold import FoldedLayers
 from unspill.apply.recover import RolledBackEntries
 from unspill.changes.diff import MAX_FILE_BYTES, describe, numbered_lines
-from unspill.changes.merge import LARGEST_TEXT, digest_of_merge, merge_texts
+from unspill.changes.merge import digest_of_merge, merge_texts
 from unspill.changes.scan import Reader
 from unspill.errors import UnspillError, UsageError
-from unspill.host.dirfd import Beneath, read_unchanged
+from unspill.host.dirfd import Beneath
 from unspill.model.change import ChangeSet, Consent
 from unspill.policy.paths import is_cut, quote
 from unspill.record import Record
-from unspill.sandbox.apply import marks_of
+from unspill.sandbox.apply import layers_of
 from unspill.sandbox.history import PastOperation
 from unspill.sandbox.review import beside_hunks, changes_of, digest_of_hunks, is_same, layers_below
 from unspill.tui.model import Detail, Picks, entries_of
@@ -235,7 +235,7 @@ class _Edits:
     def __init__(self, project: Project, stack: Stack) -> None:
         self._project = project
         self._stack = stack
-        self._marks = Marks(marks_of(project.store, stack))
+        self._layers = FoldedLayers(project.store, stack.live, layers_of(project.store, stack))
         self._rolled_back = RolledBackEntries(project.store, project.path, stack.live)
 
     def has(self, entry: ListEntry) -> bool:
@@ -247,8 +247,12 @@ class _Edits:
             found = os.lstat(entry.root + b"/" + entry.path)
         except OSError:
             return False
-        mark = self._marks.of(entry.path)
-        return found.st_ctime_ns >= mark and not self._rolled_back.explains(entry.path, found, mark)
+        mark = self._layers.marks.of(entry.path)
+        if found.st_ctime_ns < mark or self._rolled_back.explains(entry.path, found, mark):
+            return False
+        base = self._layers.bases.of(entry.path)
+        with self._open_live() as live:
+            return base is None or not base.is_at(live, entry.path, found)
 
     def merged(self, entry: ListEntry, detail: Detail, theirs: bytes | None) -> Detail:
         """Return what there is to see of a file that both changed: what a merge makes of it, or why none does."""
@@ -258,21 +262,16 @@ class _Edits:
         is_plain = change.kind == "modified" and not {"mode", "xattrs"}.intersection(change.aspects)
         if not is_plain or theirs is None or detail.consent is not None:
             return detail.replace(conflict=_NO_TEXT, digest="")
-        owner = self._stack.sealed[self._marks.first(entry.path)].id
-        base = find_text(self._project.store, owner, entry.root, entry.path)
+        base = self._layers.bases.text(entry.path)
         if base is None:
             return detail.replace(conflict=_NO_BASE, digest="")
-        ours = self._read_live(entry.path)
+        with self._open_live() as live:
+            ours = read_live(live, entry.path)
         merge = None if ours is None else merge_texts(base, ours, theirs)
         if merge is None or ours is None:
             return detail.replace(conflict=_NO_TEXT, digest="")
         digest = digest_of_merge(base, ours, theirs)
         return detail.replace(merge=merge, ours=ours, merge_digest=digest, lines=(), digest="")
 
-    def _read_live(self, path: bytes) -> bytes | None:
-        try:
-            with Beneath(os.open(self._stack.live, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
-                found = live.find(path)
-                return None if found is None else read_unchanged(*live.parent(path), found, LARGEST_TEXT)
-        except OSError:
-            return None
+    def _open_live(self) -> Beneath:
+        return Beneath(os.open(self._stack.live, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))

@@ -23,12 +23,12 @@ import unspill
 from tests.attack.arena import Arena, python, shown_as_it_is, wait_until, with_mounts
 from tests.attack.techniques.record import Defence, Listed
 from tests.attack.terminals import typed_at
-from tests.cli.coding_agents import KINDS, Agent
+from tests.cli.coding_agents import OR_STOP, ClaudeCode
 from tests.panes import typed
 from tests.support import lasting, run_cli
 from unspill import Sandbox, UnspillError
 from unspill.adapters.tools import call_tool
-from unspill.cli.hook import hook_groups, seal
+from unspill.cli.hook import seal
 from unspill.permissions.approvers import RetryQueue
 from unspill.store.db import Store
 
@@ -96,9 +96,9 @@ class Scene:
         )
 
     @cached_property
-    def agent(self) -> Agent:
+    def agent(self) -> ClaudeCode:
         """An agent whose hook seals commands."""
-        return KINDS["codex"]("codex", self.ground.project)
+        return ClaudeCode(self.ground.project)
 
     @cached_property
     def words(self) -> str:
@@ -257,28 +257,22 @@ LIST.add_pair(
 )
 
 
-def patch_of(path: str) -> str:
-    lines = "".join(f"+{line}\n" for line in WIDER.splitlines())
-    return f"*** Begin Patch\n*** Add File: {path}\n{lines}*** End Patch\n"
-
-
-# By agent: its tool, and how that names the person's configuration
-OWN_EDITS: Final[dict[str, tuple[str, Callable[[Scene], dict[str, str]]]]] = {
-    "claude-code": ("Write", lambda _scene: {"file_path": "~/.config/unspill/config.toml"}),
-    "codex": ("apply_patch", lambda _scene: {"command": patch_of("../.config/unspill/config.toml")}),
-    "gemini-cli": ("write_file", lambda scene: {"file_path": os.fspath(link(scene))}),
+# How Claude Code's own file tool can name the person's configuration
+OWN_EDITS: Final[dict[str, Callable[[Scene], str]]] = {
+    "by `~`": lambda _scene: "~/.config/unspill/config.toml",
+    "by a relative path": lambda _scene: "../.config/unspill/config.toml",
+    "by a link in the project": lambda scene: os.fspath(link(scene)),
 }
 
 
-def edited(name: str, asks_hook: bool) -> Callable[[Arena], object]:
+def edited(name: Callable[[Scene], str], asks_hook: bool) -> Callable[[Arena], object]:
     """Have the agent's own file tool write the person's configuration, as far as its hook lets it."""
 
     def edit(scene: Scene) -> None:
-        agent: Agent = KINDS[name](name, scene.ground.project)
-        tool, given = OWN_EDITS[name][0], OWN_EDITS[name][1](scene)
-        event = agent.event_for("", tool=tool)
-        [agent.hook] = agent.edits["hooks"]
+        agent = ClaudeCode(scene.ground.project)
+        given = {"file_path": name(scene), "content": WIDER}
         if asks_hook:
+            event = agent.event_for("", tool="Write", mode="bypassPermissions")
             done = agent.send(json.dumps({**event, "tool_input": given}).encode())
             if done.stdout and agent.decide(given, done).command is None:
                 assert b"is unspill's own: only the user may" in done.stdout
@@ -288,14 +282,10 @@ def edited(name: str, asks_hook: bool) -> Callable[[Arena], object]:
     return widened(edit)
 
 
-for _name, _how in {
-    "claude-code": "by `~`",
-    "codex": "by a relative path in a patch",
-    "gemini-cli": "by a link in the project",
-}.items():
+for _how, _name in OWN_EDITS.items():
     LIST.add_pair(
         "E14",
-        f"Write the person's configuration by the own file tool of {_name}, {_how}",
+        f"Write the person's configuration by Claude Code's own file tool, {_how}",
         edited(_name, asks_hook=True),
         "where the agent does not ask the hook",
         edited(_name, asks_hook=False),
@@ -460,9 +450,9 @@ def by_fake(by_name: bool) -> Callable[[Arena], object]:
         answer = json.dumps({"hookSpecificOutput": {**said, "updatedInput": {"command": scene.approves}}})
         fake = scene.ground.write(".venv/bin/unspill", f"#!/bin/sh\nprintf %s {shlex.quote(answer)}\n")
         fake.chmod(0o755)
-        agent: Agent = KINDS["claude-code"]("claude-code", scene.ground.project)
+        agent = ClaudeCode(scene.ground.project)
         if by_name:
-            agent.hook["command"] = hook_groups("claude-code", "unspill")[0][1]["hooks"][0]["command"]
+            agent.hook["command"] = f"unspill hook claude-code{OR_STOP}"
         with arena.patch.context() as patch:
             patch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
             outcome = agent.consider(scene.approves)
@@ -572,9 +562,9 @@ LIST.add_pair(
 
 
 def by_variable(scene: Scene, *, by_name: bool = False) -> None:
-    agent: Agent = KINDS["claude-code"]("claude-code", scene.ground.project)
+    agent = ClaudeCode(scene.ground.project)
     if by_name:
-        agent.hook["command"] = hook_groups("claude-code", UNSPILL)[0][1]["hooks"][0]["command"]
+        agent.hook["command"] = f"{UNSPILL} hook claude-code{OR_STOP}"
     with scene.arena.patch.context() as patch:
         patch.setenv("PYTHONPATH", os.fspath(scene.ground.project))
         agent.consider("true")

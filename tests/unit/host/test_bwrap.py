@@ -334,8 +334,14 @@ def test_a_text_that_lost_a_line_is_not_believed(given_facts: Facts, data: st.Da
 
 @given(facts())
 def test_a_refusal_is_never_remembered(given_facts: Facts) -> None:
-    works = given_facts.namespaces and given_facts.disable_userns and given_facts.proc_mount
-    assert should_keep(given_facts) is bool(works and given_facts.engines)
+    sealed = given_facts.namespaces and given_facts.disable_userns and given_facts.proc_mount and given_facts.seccomp
+    assert should_keep(given_facts) is bool(sealed and given_facts.engines)
+
+
+@given(facts())
+def test_what_a_busy_machine_did_not_answer_is_never_remembered(given_facts: Facts) -> None:
+    slow = given_facts.replace(problems=(*given_facts.problems, ("openat2", "no answer in 60 seconds")))
+    assert not should_keep(slow)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "{}", "unspill facts 0\nuid 1\n", "unspill facts 1\n"])

@@ -12,14 +12,15 @@ from typing import Final
 
 import pytest
 
+from tests.support import MOUNTS
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.trees import flatten, remove_tree
 
 # Where each filesystem of the tests is; None stands for pytest's temporary directory.
 FILESYSTEMS: Final = {
     "ext4": None,
-    "xfs": Path("/opt/unspill-ci/fs/xfs/work"),
-    "btrfs": Path("/opt/unspill-ci/fs/btrfs/work"),
+    "xfs": MOUNTS / "xfs/work",
+    "btrfs": MOUNTS / "btrfs/work",
 }
 HOSTILE: Final = [b"line\nbreak", b"\xff\xfe", b"-rf", b" spaces ", b"a:b,c\\d", b"x" * 255, b"\x1b[2J", b"..."]
 
@@ -243,7 +244,7 @@ def test_blocks_are_shared_where_the_filesystem_can(
 
 
 def test_a_tree_on_another_filesystem_is_copied_through_memory(stand: Stand, stands: Callable[[Path], Stand]) -> None:
-    elsewhere = stands(Path("/opt/unspill-ci/fs/xfs/work"))
+    elsewhere = stands(MOUNTS / "xfs/work")
     build(elsewhere.live, {"small": "x", "large": "y" * 1_000_000})
     flatten(bytes(elsewhere.live), [], bytes(stand.copy))
     assert form(stand.copy) == form(elsewhere.live)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import MOUNTS
 from tests.unit.layers.ground import NOTHING, Ground, ended, layers_of, leave_work, upper, write
 from unspill.errors import RootRefused, SandboxUnavailable, StoreError
 from unspill.host.overlay import OPAQUE
@@ -494,8 +495,8 @@ def test_two_squashes_of_the_same_layers_do_not_both_succeed(ground: Ground, cac
 FILESYSTEMS = {
     "ext4": Path(tempfile.gettempdir()),
     "tmpfs": Path("/dev/shm"),
-    "xfs": Path("/opt/unspill-ci/fs/xfs/work"),
-    "btrfs": Path("/opt/unspill-ci/fs/btrfs/work"),
+    "xfs": MOUNTS / "xfs/work",
+    "btrfs": MOUNTS / "btrfs/work",
 }
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from unspill.apply.draft import Marks, carry_over, unedited_directories
+from unspill.apply.draft import Marks
+from unspill.apply.fold import FoldedLayers
 from unspill.model.change import Change, Identity
+from unspill.store.db import Store
 
 FILE = Identity(kind="file", mode=0o644, inode=1, size=1, ctime_ns=1)
 DIR = FILE.replace(kind="dir", mode=0o755)
@@ -137,9 +139,11 @@ class Live:
             probe.chmod(0o600)
         return now
 
-    def kept(self, *changes: Change, renewed: tuple[bytes, ...] = ()) -> dict[bytes, int]:
-        marks = Marks([(os.fsencode(self.root), self.mark, {})])
-        return carry_over(os.fsencode(self.root), changes, marks, self.now, renewed=renewed)
+    def kept(self, *changes: Change) -> dict[bytes, int]:
+        with Store.open(os.fsencode(self.root.parent / "state")) as store:
+            layers = FoldedLayers(store, os.fsencode(self.root), [("layer", os.fsencode(self.root), self.mark, {})])
+            entries = layers.entries(changes)
+        return {entry.change.path: entry.mark_ns for entry in entries if entry.mark_ns is not None}
 
 
 @pytest.fixture
@@ -157,10 +161,6 @@ def test_what_was_changed_since_the_old_mark_keeps_it(live: Live) -> None:
 
 def test_what_is_not_there_gets_the_new_mark(live: Live) -> None:
     assert live.kept(Change(path=b"added", kind="added", entry=FILE), modified(b"d/gone")) == {}
-
-
-def test_what_the_caller_renewed_itself_gets_the_new_mark(live: Live) -> None:
-    assert live.kept(modified(b"new"), renewed=(b"new",)) == {}
 
 
 def test_a_directory_that_is_to_go_keeps_the_old_mark_for_what_is_in_it(live: Live) -> None:
@@ -197,12 +197,3 @@ def test_behind_a_link_or_a_closed_door_the_old_mark_is_kept(live: Live, tmp_pat
     finally:
         (live.root / "closed").chmod(0o700)
     assert kept == {b"link/x": live.mark, b"closed/x": live.mark}
-
-
-def test_directories_that_nobody_changed_since_their_marks_are_told_before_an_operation(live: Live) -> None:
-    (live.root / "e").mkdir()
-    bits = Change(path=b"d", kind="metadata", entry=DIR, base_kind="dir", aspects=("mode",))
-    changes = [bits, bits.replace(path=b"e"), bits.replace(path=b"gone"), modified(b"old")]
-    marks = Marks([(os.fsencode(live.root), live.mark, {})])
-    assert unedited_directories(os.fsencode(live.root), changes, marks) == {b"d"}
-    assert unedited_directories(os.fsencode(live.root), [modified(b"old")], marks) == set()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unspill.host.overlay import MODE_MARK, half_open
+from unspill.host.overlay import MODE_MARK, ORIGIN, half_open
 from unspill.layers.residue import build_residue
 from unspill.layers.trees import remove_tree
 from unspill.model.change import Change, Identity
@@ -102,7 +102,8 @@ def test_a_deletion_is_a_whiteout(place: Place) -> None:
 
 def test_a_new_directory_looks_like_the_one_in_the_layer_without_the_marks_of_overlayfs(place: Place) -> None:
     made = place.upper / "d"
-    made.mkdir()
+    for directory in (place.older / "d", made):
+        directory.mkdir()
     (made / "x").touch()
     kept = {"user.mine": b"1", "user.overlay.overlay.opaque": b"y"}
     own = {"user.overlay.opaque": b"y", "user.overlay.origin": b"", "user.overlay.impure": b"y"}
@@ -115,7 +116,14 @@ def test_a_new_directory_looks_like_the_one_in_the_layer_without_the_marks_of_ov
     assert (place.dest / "d").stat().st_mtime_ns == STAMP
 
 
-def test_a_directory_on_the_way_looks_like_the_live_one(place: Place) -> None:
+def test_a_directory_that_was_copied_up_still_says_so_in_the_residue(place: Place) -> None:
+    (place.upper / "d").mkdir()
+    os.setxattr(place.upper / "d", ORIGIN, b"a handle of the live one")
+    place.build(place.change("d", "metadata", "dir", "dir"))
+    assert attributes(place.dest / "d") == {ORIGIN: b""}
+
+
+def test_a_directory_on_the_way_looks_like_the_live_one_that_was_copied_up(place: Place) -> None:
     for tree, bits in ((place.live, 0o750), (place.upper, 0o777)):
         (tree / "d").mkdir()
         (tree / "d").chmod(bits)
@@ -124,7 +132,7 @@ def test_a_directory_on_the_way_looks_like_the_live_one(place: Place) -> None:
     (place.upper / "d" / "x").touch()
     place.build(place.change("d/x", "added"))
     assert (mode(place.dest), mode(place.dest / "d")) == (0o750, 0o750)
-    assert attributes(place.dest / "d") == {"user.mine": b"live"}
+    assert attributes(place.dest / "d") == {"user.mine": b"live", ORIGIN: b""}
 
 
 def test_a_mode_mark_in_the_live_tree_means_nothing(place: Place) -> None:

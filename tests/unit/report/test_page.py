@@ -68,7 +68,6 @@ def make_page(texts: tuple[str, ...] = ("text",)) -> Page:
             Tile(group=one, name=one, about=one, weight=9 + number, tone="new") for number, one in enumerate(texts)
         ),
         tile_legend=(("new", text),),
-        tiles_rest=text,
         runs=table,
         files=table,
         others=(table.replace(rows=(), nothing=text),),

@@ -179,6 +179,21 @@ def test_a_migration_that_fails_leaves_the_old_version(state: bytes, monkeypatch
         assert store.transaction.rows("PRAGMA user_version") == [(len(MIGRATIONS),)]
 
 
+def test_what_is_trusted_moves_out_of_the_cache(state: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [step.__name__.partition("_")[2] for step in MIGRATIONS]
+    trusted = ("claims about 2f70", "claims of all directories", "made by commands below 2f70", "secrets changed by 12")
+    cached = ("claimed", "made", "secrets found below 2f70", "tracked secrets of 12")
+    with monkeypatch.context() as patch:
+        patch.setattr("unspill.store.migrations.MIGRATIONS", MIGRATIONS[: names.index("trust")])
+        with Store.open(state) as store:
+            for key in (*trusted, *cached):
+                store.facts.put(key, key)
+    with Store.open(state) as store:
+        every = (*trusted, *cached)
+        assert [key for key in every if store.trust.find(key) == key] == [*trusted]
+        assert [key for key in every if store.facts.find(key) == key] == [*cached]
+
+
 def test_migrations_are_numbered_in_order() -> None:
     assert [step.__name__[:5] for step in MIGRATIONS] == [f"m{n:03}_" for n in range(1, len(MIGRATIONS) + 1)]
 

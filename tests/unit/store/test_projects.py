@@ -90,7 +90,9 @@ def test_what_the_new_path_has_is_counted_on(store: Store, before: int, since: i
     assert store.sandboxes.of_project(NEW) == (store.sandboxes.find_id(rows[0].id),)
 
 
-def test_facts_about_paths_move_and_some_are_joined(store: Store) -> None:
+@pytest.mark.parametrize("table", ["facts", "trust"])
+def test_facts_about_paths_move_and_some_are_joined(store: Store, table: str) -> None:
+    kept = getattr(store, table)
     make_sandbox(store, OLD)
     inside = (OLD + b"/lib").hex()
     for key, value in (
@@ -102,15 +104,15 @@ def test_facts_about_paths_move_and_some_are_joined(store: Store) -> None:
         (f"found below {NEW.hex()}", "new"),
         ("changed by 12", f"{inside} {NEAR.hex()}"),
     ):
-        store.facts.put(key, value)
+        kept.put(key, value)
     move(store, "claims about ")
-    assert store.facts.starting_with("claims about ") == {
+    assert kept.starting_with("claims about ") == {
         NEW.hex(): "one three two",
         (NEW + b"/lib").hex(): "four",
         NEAR.hex(): "five",
     }
-    assert store.facts.starting_with("found below ") == {NEW.hex(): "new"}
-    assert store.facts.find("changed by 12") == f"{(NEW + b'/lib').hex()} {NEAR.hex()}"
+    assert kept.starting_with("found below ") == {NEW.hex(): "new"}
+    assert kept.find("changed by 12") == f"{(NEW + b'/lib').hex()} {NEAR.hex()}"
 
 
 def test_a_project_that_is_forgotten_takes_its_rows_along_but_what_is_known_of_its_secrets(store: Store) -> None:
@@ -118,12 +120,12 @@ def test_a_project_that_is_forgotten_takes_its_rows_along_but_what_is_known_of_i
     for row in (sandbox, near):
         store.files.put(row.project, row.project, b"file", 1, is_deleted=False)
         store.facts.put(f"tracked secrets of {row.id}", "")
-        store.facts.put(f"claims about {row.project.hex()}", "one")
+        store.trust.put(f"claims about {row.project.hex()}", "one")
     store.projects.forget(OLD)
     assert store.sandboxes.all() == (near,)
     assert store.files.projects() == (NEAR,)
     assert store.facts.starting_with("tracked secrets of ") == {near.id: ""}
-    assert set(store.facts.starting_with("claims about ")) == {OLD.hex(), NEAR.hex()}
+    assert set(store.trust.starting_with("claims about ")) == {OLD.hex(), NEAR.hex()}
     assert store.sandboxes.find_id(SandboxId(sandbox.id)) is None
 
 
@@ -131,11 +133,11 @@ def test_what_is_known_of_a_project_inside_of_the_old_directory_stays(store: Sto
     inner = OLD + b"/inner"
     store.sandboxes.get_or_create(OLD, "default", 1, 2)
     store.sandboxes.get_or_create(inner, "default", 1, 3)
-    store.facts.put(f"claims about {inner.hex()}", "one")
-    store.facts.put(f"claims about {(inner + b'/lib').hex()}", "one")
-    store.facts.put(f"claims about {(OLD + b'/lib').hex()}", "one")
+    store.trust.put(f"claims about {inner.hex()}", "one")
+    store.trust.put(f"claims about {(inner + b'/lib').hex()}", "one")
+    store.trust.put(f"claims about {(OLD + b'/lib').hex()}", "one")
     store.texts.put("0" * 16, {(inner, b"file"): b"text"})
     move(store)
     names = {inner, inner + b"/lib", NEW + b"/lib"}
-    assert set(store.facts.starting_with("claims about ")) == {name.hex() for name in names}
+    assert set(store.trust.starting_with("claims about ")) == {name.hex() for name in names}
     assert store.texts.find("0" * 16, inner, b"file") == b"text"

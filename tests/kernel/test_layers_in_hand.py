@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Held layers that an operation has in its hands: who looks at them meanwhile waits, and nothing is called lost."""
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support import Ground, kinds
+from unspill import Sandbox
+from unspill.changes.scan import scan
+from unspill.errors import SandboxUnavailable
+from unspill.layers.locks import lock_sandbox
+from unspill.model.change import ChangeSet
+from unspill.sandbox import history
+
+pytestmark = pytest.mark.kernel
+
+MOMENT_S: Final = 0.3
+LOOKS: Final[dict[str, Callable[[Sandbox], object]]] = {
+    "changes": lambda sandbox: kinds(sandbox.changes()) == {"one": "added", "two": "added"},
+    "diff": lambda sandbox: "+++ b/two" in sandbox.diff(),
+    "summary": lambda sandbox: sandbox.summary()[0] == "2 added",
+    "review": lambda sandbox: len(sandbox.reviews.look()[0].roots[0].changes) == 2,
+    "a run": lambda sandbox: sandbox.run("cat one two", after="discard").stdout.head == b"1\n2\n",
+    "a run that is held": lambda sandbox: sandbox.run("cat one two").stdout.head == b"1\n2\n",
+}
+
+
+@pytest.fixture
+def held(ground: Ground) -> Sandbox:
+    """A sandbox that holds two runs."""
+    sandbox = ground.sandbox()
+    assert sandbox.run("echo 1 > one").held
+    assert sandbox.run("echo 2 > two").held
+    return sandbox
+
+
+def newest_layer(ground: Ground) -> Path:
+    return max((ground.state / "layers").iterdir(), key=lambda path: (path / "two").exists())
+
+
+@contextmanager
+def in_hand(ground: Ground, sandbox: Sandbox) -> Iterator[None]:
+    """Have a held layer elsewhere for a moment, as an operation has it: with the sandbox's lock."""
+    layer = newest_layer(ground)
+    elsewhere = ground.top / "in-hand"
+    is_taken = threading.Event()
+
+    def operate() -> None:
+        with lock_sandbox(os.fsencode(ground.state), sandbox.id):
+            layer.rename(elsewhere)
+            is_taken.set()
+            time.sleep(MOMENT_S)
+            elsewhere.rename(layer)
+
+    thread = threading.Thread(target=operate)
+    thread.start()
+    is_taken.wait()
+    yield
+    thread.join()
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_an_operation_has_in_its_hands_is_waited_for(ground: Ground, held: Sandbox, look: str) -> None:
+    with in_hand(ground, held):
+        assert LOOKS[look](held)
+
+
+def test_a_discard_that_somebody_undoes_while_it_is_told_of_has_nothing_to_tell(
+    ground: Ground, held: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discard = held.discard()
+    assert kinds(held.operation_changes(discard.number)) == {"one": "added", "two": "added"}
+    calls: list[int] = []
+
+    def scan_after_an_undo(*layers: Any) -> ChangeSet:
+        calls.append(len(layers))
+        if len(calls) == 1:
+            ground.sandbox().undo()
+        return scan(*layers)
+
+    monkeypatch.setattr(history, "scan", scan_after_an_undo)
+    assert kinds(held.operation_changes(discard.number)) == {}
+    assert kinds(held.changes()) == {"one": "added", "two": "added"}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_layer_that_is_gone_is_named_and_the_way_out_keeps_the_rest(ground: Ground, held: Sandbox, look: str) -> None:
+    layer = newest_layer(ground)
+    layer.rename(ground.top / "backup")
+    with pytest.raises(SandboxUnavailable, match="is missing; the changes in it are lost") as caught:
+        LOOKS[look](held)
+    remedy = caught.value.remedy or ""
+    command = remedy.rpartition(": ")[2]
+    assert command.startswith("mkdir ")
+    assert "discard" not in remedy
+    subprocess.run(command.split(), check=True)
+    assert kinds(held.changes()) == {"one": "added"}
+    assert held.apply().left == ()
+    assert (ground.project / "one").read_text() == "1\n"

@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the model found, each as a person would type it. Every script starts with three texts of 24 lines."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import Ground
+
+pytestmark = [pytest.mark.kernel, pytest.mark.any_bwrap]
+
+# What a terminal has shown may be applied by its token, which is told to whoever lacks it
+START = """
+for name in f g d/a; do seq -f "$name%g" 24 > $name; done
+hunk() {
+    script -qec "unspill diff ${1%:*}" /dev/null > /dev/null
+    unspill apply --hunk "$(unspill apply --hunk "$1" 2>&1 | sed -n 's/.*--hunk \\(.*@.*\\)/\\1/p')" > /dev/null
+}
+"""
+Shell = Callable[[str], str]
+
+
+@pytest.fixture
+def shell(ground: Ground) -> Shell:
+    """Runs a script in the project; what fails in it ends it, and so does the test."""
+    (ground.project / "d").mkdir()
+    path = os.pathsep.join([os.fspath(Path(sys.executable).parent), os.environ["PATH"]])
+
+    def run(script: str) -> str:
+        words = ["bash", "-euc", START + script]
+        done = subprocess.run(
+            words, cwd=ground.project, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def expect(shell: Shell, script: str, *, printed: str) -> None:
+    """Run a script and compare what it prints, without the spaces around lines."""
+    lines = [line.strip() for line in shell(script).splitlines()]
+    assert lines == [line.strip() for line in printed.strip().splitlines()]
+
+
+def test_after_a_hunk_is_undone_commands_see_what_two_runs_held(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/ONE/' g"
+    unspill run -q --hold -c "sed -i '22s/.*/TWO/' g"
+    hunk g:1; unspill undo > /dev/null
+    unspill run -q --discard -- grep -E 'ONE|TWO' g
+    unspill apply > /dev/null; grep -E 'ONE|TWO' g"""
+    expect(shell, script, printed="ONE\nTWO\nONE\nTWO")
+
+
+def test_a_discarded_hunk_comes_back_when_its_discard_is_undone_after_another_apply(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/ONE/;22s/.*/TWO/' g"
+    unspill discard --hunk g:1 > /dev/null; unspill apply > /dev/null; unspill undo > /dev/null
+    unspill undo op1 > /dev/null
+    unspill run -q --discard -- grep -E 'ONE|TWO' g
+    unspill apply; grep -E 'ONE|TWO' g"""
+    printed = "ONE\nTWO\nApplied 1 change (op 5). Undo: unspill undo\nM g\nONE\nTWO"
+    expect(shell, script, printed=printed)
+
+
+def test_the_only_hunk_of_a_file_can_be_applied_after_its_undo(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '3s/.*/t2/' f"; hunk f:1; unspill undo > /dev/null
+    unspill apply > /dev/null; grep -c t2 f; unspill changes"""
+    expect(shell, script, printed="1\nNothing is held.")
+
+
+def test_a_hunk_that_is_undone_below_a_later_run_is_no_edit_of_the_person(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '12s/.*/t1/' f"; hunk f:1
+    unspill run -q --hold -c "sed -i '2d' f"
+    unspill undo op1 > /dev/null
+    unspill apply --theirs f; wc -l < f; grep -c t1 f"""
+    expect(shell, script, printed="Applied 1 change (op 3). Undo: unspill undo\nM f\n23\n1")
+
+
+def test_a_hunk_that_is_undone_and_redone_leaves_nothing_held(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '3s/.*/t2/' g"; hunk g:1; unspill undo > /dev/null; unspill redo > /dev/null
+    unspill changes; unspill apply; grep -c t2 g"""
+    expect(shell, script, printed="Nothing is held.\nNothing is held.\n1")
+
+
+def test_lines_that_are_undone_can_be_applied_with_the_others(shell: Shell, ground: Ground) -> None:
+    shell("""unspill run -q --hold -c "sed -i '2s/.*/A/;3s/.*/B/;22s/.*/C/' g" """)
+    from unspill import Hunks, Selection
+
+    sandbox = ground.sandbox()
+    sandbox.apply(Selection(hunks=(Hunks(path=b"g", numbers=(), lines=(1, 3)),)))
+    sandbox.undo()
+    operation = sandbox.apply()
+    assert (operation.left, operation.notes) == ((), ())
+    assert [line for line in (ground.project / "g").read_text().split() if line in "ABC"] == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize("change", ["sed -i '12s/.*/RUN/' f", "chmod 755 f"])
+def test_a_file_that_the_person_deleted_does_not_come_back(shell: Shell, change: str) -> None:
+    script = f"""
+    unspill run -q --hold -c "{change}"; rm f
+    unspill apply > /dev/null 2>&1 || echo $?
+    test ! -e f; unspill changes | tail -n 1"""
+    lines = shell(script).split("\n")
+    assert lines[0] == "6"
+    assert lines[1].split() == ["A", "f"]
+
+
+def test_a_file_that_another_sandbox_deleted_does_not_come_back(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '3s/.*/RUN/' d/a"; unspill run -q --hold --sandbox b -c "rm d/a"
+    unspill apply --sandbox b > /dev/null
+    unspill apply > /dev/null 2>&1 || echo $?
+    test ! -e d/a"""
+    expect(shell, script, printed="6")
+
+
+def test_when_the_last_hunk_of_a_file_is_applied_nothing_of_it_is_held(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '12s/.*/RUN/' f"; hunk f:1
+    sed -i '3s/.*/MINE/' f
+    unspill changes
+    unspill run -q -- grep MINE f
+    unspill run -q -- sh -c 'echo x >> f'; tail -n 1 f"""
+    expect(shell, script, printed="Nothing is held.\nMINE\nx")
+
+
+def test_what_was_undone_is_no_edit_in_the_way_of_a_held_deletion(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold --sandbox b -c "rm f"; unspill run -q -c "sed -i '2s/.*/X/' f"; unspill undo > /dev/null
+    unspill apply --sandbox b"""
+    expect(shell, script, printed="Applied 1 change (op 3). Undo: unspill undo\nD f")
+
+
+def test_what_was_undone_and_redone_is_no_edit_in_the_way_of_a_held_deletion(shell: Shell) -> None:
+    script = """
+    unspill run -q -c "sed -i '2s/.*/X/' f"; unspill run -q --hold -c "rm f"
+    unspill undo > /dev/null; unspill redo > /dev/null
+    unspill apply"""
+    expect(shell, script, printed="Applied 1 change (op 4). Undo: unspill undo\nD f")
+
+
+def test_what_was_undone_and_redone_is_not_told_as_an_edit_of_the_person(shell: Shell) -> None:
+    script = """
+    unspill run -q -c "sed -i '2s/.*/X/' f"; unspill run -q --hold -c "sed -i '12s/.*/Y/' f"
+    unspill undo > /dev/null; unspill redo > /dev/null
+    unspill apply"""
+    expect(shell, script, printed="Applied 1 change (op 4). Undo: unspill undo\nM f")
+
+
+def test_a_redo_that_merged_can_be_undone(shell: Shell) -> None:
+    script = """
+    unspill run -q -c "sed -i '23s/.*/t6/' d/a; echo t8 > d/n2"; unspill undo > /dev/null
+    unspill run -q --hold -c "sed -i '22it13' d/a"; unspill apply > /dev/null
+    unspill redo > /dev/null; grep -E 't6|t13' d/a
+    unspill undo op1 > /dev/null
+    grep -E 't6|t13' d/a; test ! -e d/n2"""
+    expect(shell, script, printed="t13\nt6\nt13")
+
+
+def test_commits_that_arrived_beside_a_moved_branch_are_held_again_with_their_files(shell: Shell) -> None:
+    script = """
+    git config --global user.name P; git config --global user.email p@example.org
+    git init -q -b main; git add -A; git commit -qm base
+    unspill run -q --hold -c "mv f d/n2; git add -A; git commit -qm t4"
+    rm g; git add -A; git commit -qm t6
+    unspill apply > /dev/null 2>&1 || true; unspill undo > /dev/null
+    unspill changes | grep -E ' (D f|A d/n2|R f => d/n2)$' | wc -w"""
+    assert shell(script).strip() in ("4", "5")
+
+
+def test_a_held_edit_that_an_applied_run_moved_is_held_again_after_its_undo(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/EDIT/' f"
+    unspill run -q -c "mv f n1" 2> /dev/null; unspill undo > /dev/null
+    unspill changes; unspill run -q --discard -- grep EDIT f; test ! -e n1"""
+    expect(shell, script, printed="1 modified\nM f\nEDIT")
+
+
+def test_permissions_of_the_run_and_an_edit_of_the_person_are_merged(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "chmod 755 f"; sed -i '2s/.*/MINE/' f
+    unspill apply > /dev/null; stat -c %a f; grep MINE f"""
+    expect(shell, script, printed="755\nMINE")
+
+
+def test_an_undo_keeps_the_permissions_that_the_person_changed(shell: Shell) -> None:
+    script = """
+    unspill run -q -c "sed -i '2s/.*/X/' g"; chmod 755 g
+    unspill undo > /dev/null; stat -c %a g; sed -n 2p g"""
+    expect(shell, script, printed="755\ng2")
+
+
+def test_what_the_person_undid_by_hand_is_not_counted(shell: Shell) -> None:
+    script = """
+    unspill run -q -c "sed -i '2s/.*/X/' f g"; sed -i '2s/.*/g2/' g
+    unspill undo | head -n 1; unspill redo | head -n 1"""
+    printed = """Undid op 1 (1 change), recorded as op 2. Redo: unspill redo
+    Redid op 1 (1 change), recorded as op 3. Undo: unspill undo"""
+    expect(shell, script, printed=printed)
+
+
+def test_permissions_that_are_there_already_are_not_skipped(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "chmod 755 f"
+    unspill run -c "chmod 755 f; echo x > n" 2>&1 | grep -c skipped || true"""
+    expect(shell, script, printed="0")
+
+
+def test_in_the_library_too_a_side_for_one_path_applies_nothing_else(shell: Shell, ground: Ground) -> None:
+    from unspill import Selection
+
+    shell("""unspill run -q --hold -c "sed -i '2s/.*/X/' f g" """)
+    operation = ground.sandbox().apply(Selection(sides=((b"f", "theirs"),)))
+    assert operation.changed == 1
+    assert "X" not in (ground.project / "g").read_text()
+
+
+def test_permissions_of_the_project_itself_are_held_again_after_an_undo(shell: Shell) -> None:
+    script = """
+    chmod 755 .; unspill run -q --hold -c "chmod 700 ."
+    unspill apply > /dev/null; stat -c %a .; unspill undo > /dev/null; stat -c %a .
+    unspill run -q --discard -- stat -c %a ."""
+    expect(shell, script, printed="700\n755\n700")
+
+
+def test_a_redo_that_could_do_nothing_can_be_tried_again(shell: Shell) -> None:
+    script = """
+    mkdir d/e; unspill run -q -c "mv d/a d/e/n"; unspill undo > /dev/null; rm -r d
+    unspill redo > /dev/null 2>&1 || echo $?
+    mkdir -p d/e; unspill redo > /dev/null; wc -l < d/e/n"""
+    expect(shell, script, printed="6\n24")
+
+
+def test_what_a_later_held_run_deleted_does_not_come_back_by_an_undo_beneath_it(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "echo 1 > n"; unspill run -q -c "echo 2 >> n; echo m > m" 2> /dev/null
+    unspill run -q --hold -c "rm n"; unspill undo op1 > /dev/null
+    unspill changes; unspill run -q --discard -- ls"""
+    expect(shell, script, printed="Nothing is held.\nd\nf\ng")
+
+
+def test_held_permissions_of_a_directory_are_seen_after_an_undo_and_a_redo_in_it(shell: Shell) -> None:
+    script = """
+    chmod 755 d; unspill run -q --hold -c "chmod 700 d"
+    unspill run -q -c "ln -s /etc d/out; echo x > n" 2> /dev/null
+    unspill undo > /dev/null; unspill run -q --discard -- stat -c %a d
+    unspill redo > /dev/null; unspill run -q --discard -- stat -c %a d; unspill changes | grep -c mode"""
+    expect(shell, script, printed="700\n700\n1")
+
+
+@pytest.mark.parametrize("command", ["sed -i.bak 2s/.*/X/ f", "mv f f.bak; sed 2s/.*/X/ f.bak > f"])
+def test_a_file_that_a_run_kept_under_another_name_is_new(shell: Shell, command: str) -> None:
+    script = f"""
+    sleep 0.05; unspill run -q --hold -c "{command}"
+    unspill apply > /dev/null; sed -n 2p f; sed -n 2p f.bak"""
+    expect(shell, script, printed="X\nf2")
+
+
+def test_permissions_that_the_person_gave_the_project_are_not_held_by_an_undo(shell: Shell) -> None:
+    script = """
+    chmod 755 .; unspill run -q --hold -c "echo n > n"; unspill apply > /dev/null; chmod 700 .
+    unspill undo > /dev/null; unspill changes; unspill run -q --discard -- stat -c %a ."""
+    expect(shell, script, printed="1 added\nA n\n700")
+
+
+def test_a_file_of_the_person_is_not_in_the_way_of_permissions_that_a_run_gave_the_project(shell: Shell) -> None:
+    script = """
+    chmod 755 .; unspill run -q --hold -c "echo n > n"; echo p > p
+    unspill run -q -c "chmod 700 ."; stat -c %a ."""
+    expect(shell, script, printed="700")
+
+
+def test_a_directory_comes_back_though_the_file_in_its_place_was_written_again(shell: Shell) -> None:
+    script = """
+    mkdir e; unspill run -q -c "rmdir e; echo x > e"; rm e; echo x > e
+    unspill undo > /dev/null; stat -c %F e"""
+    expect(shell, script, printed="directory")
+
+
+def test_a_run_may_take_back_what_was_made_in_a_directory_that_a_held_run_closed(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "mkdir e; echo 1 > e/n; chmod 500 e"
+    unspill run -q --hold -c "chmod 700 e; rm e/n; chmod 500 e"
+    unspill changes; unspill run -q --discard -- stat -c %a e
+    find "$UNSPILL_STATE_DIR" -type d -exec chmod u+rwx {} +"""
+    expect(shell, script, printed="1 added\nA e/\n500")
+
+
+def test_a_directory_that_the_person_deleted_is_not_held_for_itself(shell: Shell) -> None:
+    script = """
+    mkdir e; sleep 0.05; unspill run -q --hold -c "echo 1 > e/n; echo 2 > m"; rmdir e
+    unspill discard e/n > /dev/null; unspill changes; unspill run -q --discard -- ls"""
+    expect(shell, script, printed="1 added\nA m\nd\nf\ng\nm")
+
+
+def test_a_held_new_directory_that_came_along_with_a_run_is_held_again_after_its_undo(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "mkdir e; echo 1 > m"; unspill run -q -c "echo 2 > e/n"; ls
+    unspill undo > /dev/null; unspill changes"""
+    expect(shell, script, printed="d\ne\nf\ng\n2 added\nA e/\nA m")
+
+
+def test_a_held_deletion_of_what_was_applied_stays_when_an_older_run_is_undone(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "echo 1 > n"; unspill run -q -c "echo 2 >> n; echo m > m" 2> /dev/null
+    unspill apply > /dev/null; unspill run -q --hold -c "rm n"; unspill undo op1 > /dev/null
+    unspill run -q -c "echo o > o"; unspill changes"""
+    expect(shell, script, printed="1 deleted\nD n")
+
+
+def test_a_file_that_a_run_could_not_see_is_not_replaced(shell: Shell) -> None:
+    script = """
+    mkdir e; unspill run -q --hold -c "echo 1 > e/n"; rmdir e; echo mine > e
+    unspill run -q --hold -c "rm -r e; echo run > e"
+    unspill apply > /dev/null 2>&1 || echo $?; cat e"""
+    expect(shell, script, printed="6\nmine")
+
+
+def test_a_text_that_a_later_held_run_deletes_is_not_lost(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "echo text > n; echo 2 > m"; unspill run -q --hold -c "rm n"
+    grep -rq text "$UNSPILL_STATE_DIR/layers"; unspill apply > /dev/null
+    grep -rq text "$UNSPILL_STATE_DIR/operations"; cat m"""
+    expect(shell, script, printed="2")
+
+
+def test_a_directory_that_a_run_made_anew_with_the_same_files_still_has_them(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "cp -a d /tmp/d; rm -r d; cp -a /tmp/d d; echo x > d/new"
+    unspill run -q --discard -- ls d"""
+    expect(shell, script, printed="a\nnew")
+
+
+def test_an_undo_leaves_a_file_in_the_place_of_a_directory_that_a_later_run_holds(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/t5/' d/a"; (unspill apply d/a; unspill undo) > /dev/null
+    unspill run -q --hold -c "rm -r d; echo t10 > d"; (unspill redo; unspill undo) > /dev/null 2>&1
+    unspill run -q --discard -- cat d"""
+    expect(shell, script, printed="t10")
+
+
+def test_a_directory_with_an_edited_file_stays_whatever_held_runs_made_of_it(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/t2/' d/a"; sed -i '3it4' d/a
+    unspill run -q --hold -c "rm f"; (unspill apply f; unspill undo) > /dev/null 2>&1
+    unspill run -q --hold -c "mv d n1"; unspill redo > /dev/null 2>&1
+    unspill apply > /dev/null 2>&1 || echo $?; grep t4 d/a"""
+    expect(shell, script, printed="6\nt4")
+
+
+def test_a_directory_comes_back_though_somebody_deleted_the_file_in_its_place(shell: Shell) -> None:
+    script = """
+    unspill run -q --apply -c "rm -r d; echo t1 > d"; rm d; unspill undo op1 > /dev/null; head -n 1 d/a"""
+    expect(shell, script, printed="d/a1")
+
+
+def test_a_redo_replaces_a_directory_in_which_the_person_deleted_a_file(shell: Shell) -> None:
+    script = """
+    unspill run -q --apply -c "rm -r d; echo t1 > d"; unspill undo > /dev/null; rm d/a
+    unspill redo > /dev/null; cat d"""
+    expect(shell, script, printed="t1")
+
+
+def test_undo_means_no_operation_by_which_a_run_only_dropped_what_it_took_back(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '23s/.*/t3/' g; mkdir d/n2"; hunk g:1
+    unspill run -q --apply -c "rmdir d/n2"; unspill undo | grep -o "op 1"; tail -n 2 g | head -n 1"""
+    expect(shell, script, printed="op 1\ng23")
+
+
+def test_an_edit_just_before_a_command_in_a_reused_sandbox_is_no_conflict(ground: Ground) -> None:
+    text = ground.project / "text"
+    text.write_text("one\ntwo\n")
+    with ground.sandbox() as sandbox:
+        for number in range(8):
+            sandbox.run("true", after="discard", reuse=True)
+            text.write_text(f"one\n{number}\n")
+            result = sandbox.run("echo three >> text", after="apply", reuse=True)
+            assert result.operation is not None
+            assert result.operation.left == ()
+
+
+def test_a_discard_of_all_but_what_the_project_has_leaves_nothing_held(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "echo X > f; echo m > m"; echo X > f; unspill discard m > /dev/null
+    unspill changes; unspill undo > /dev/null; unspill changes | tail -n 1"""
+    expect(shell, script, printed="Nothing is held.\nA m")
+
+
+def test_a_run_that_closed_a_directory_with_a_touched_file_is_held(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "touch d/a; chmod 400 d; echo n > n"; unspill changes | tail -n 2"""
+    expect(shell, script, printed="m d/  [mode 755 to 400]\nA n")
+
+
+def test_what_a_later_run_deleted_stays_held_after_an_undo_and_a_redo_beneath_it(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "mkdir e; echo n > e/n; sed -i '3s/.*/t1/' f"; unspill apply > /dev/null
+    unspill run -q --hold -c "rm -r e; sed -i '3s/.*/f3/' f"; (unspill undo; unspill redo) > /dev/null
+    unspill changes | grep -o '^  . [ef]'"""
+    expect(shell, script, printed="D e\nM f")
+
+
+def test_a_redo_leaves_no_directory_over_a_file_that_took_its_place(shell: Shell) -> None:
+    script = """
+    git config --global user.name P; git config --global user.email p@example.org
+    git init -q -b main; git add -A; git commit -qm base
+    unspill run -q --hold -c "sed -i '3d' d/a; git add -A; git commit -qm t1"
+    echo t2 >> f; git commit -qam t2; unspill apply > /dev/null
+    rm -r d; echo t3 > d; git add -A; git commit -qm t3; (unspill undo; unspill redo) > /dev/null
+    unspill changes; unspill run -q --discard -- cat d"""
+    expect(shell, script, printed="Nothing is held.\nt3")
+
+
+def test_what_an_operation_left_deleted_with_its_directory_and_was_applied_since_is_not_held_again(
+    shell: Shell,
+) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/t1/' d/a; rm f"; unspill run -q --apply -c "mv -T d m" || echo $?
+    (unspill apply d; unspill undo op1) > /dev/null; unspill changes; ls"""
+    expect(shell, script, printed="1 deleted\nD f\nf\ng")
+
+
+def test_a_directory_that_a_run_only_made_again_is_not_held_when_the_person_deletes_it(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "mv -T d m; mkdir d"; rm -r d; unspill changes
+    (unspill apply m/a; unspill undo) > /dev/null; unspill changes"""
+    expect(shell, script, printed="2 added\nA m/\nA m/a\n2 added\nA m/\nA m/a")
+
+
+def test_files_of_a_directory_that_a_run_moved_and_made_again_are_applied_beside_what_is_held(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/t1/' g"
+    unspill run -q --apply -c "mv -T d m; mkdir d; echo t2 > d/a"; unspill changes; head -n 1 m/a; cat d/a"""
+    expect(shell, script, printed="1 modified\nM g\nd/a1\nt2")
+
+
+def test_a_dry_run_of_an_undo_knows_that_a_directory_is_not_empty(shell: Shell) -> None:
+    script = """
+    unspill run -q --apply -c "rm -r d"; unspill run -q --apply -c "mkdir d; echo t1 > d/n"
+    unspill undo op1 > /dev/null; unspill undo --dry-run 2>&1 | grep -o 'd: conflict.*'"""
+    expect(shell, script, printed="d: conflict: the directory is not empty")
+
+
+def test_directories_in_each_other_that_the_person_deleted_are_not_held_for_what_was_deleted_in_them(
+    shell: Shell,
+) -> None:
+    script = """
+    mkdir -p e/k; echo t1 > e/k/n; unspill run -q --hold -c "mv e/k/n n"; rm -r e; unspill changes"""
+    expect(shell, script, printed="1 added\nA n")
+
+
+@pytest.mark.parametrize("what", ["d/n2", ""])
+def test_an_undone_discard_is_held_again_though_a_later_run_made_the_directory_anew(shell: Shell, what: str) -> None:
+    script = f"""
+    unspill run -q --hold -c "mv d/a d/n2; chmod 755 f"; unspill discard {what} > /dev/null
+    unspill run -q --hold -c "rm -r d; mkdir d; echo t1 > d/a"; unspill undo > /dev/null
+    unspill run -q --discard -- sh -c 'head -n 1 d/n2; cat d/a'"""
+    expect(shell, script, printed="d/a1\nt1")
