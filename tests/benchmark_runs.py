@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support import MOUNTS
+
 BENCHMARKS: Final = Path(__file__).parents[1] / "benchmarks"
 # What every benchmark has; the others are parts of these
 PROGRAMS: Final = sorted(path for path in BENCHMARKS.rglob("*.py") if "\nfrom measuring import" in path.read_text())
-OTHER_FILESYSTEMS: Final = (Path("/opt/unspill-ci/fs/xfs/work"), Path("/opt/unspill-ci/fs/btrfs/work"))
+OTHER_FILESYSTEMS: Final = (MOUNTS / "xfs/work", MOUNTS / "btrfs/work")
 FIELDS: Final = {"case", "value", "unit", "baseline", "ratio", "bar", "ok"}
 # Another job can slow a few seconds down by any factor, but hardly three times in a row
 ATTEMPTS: Final = 3

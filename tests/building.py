@@ -22,7 +22,7 @@ def copy_checkout(scratch: Path) -> None:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, scratch)
     for name in ("src", "scripts"):
-        shutil.copytree(ROOT / name, scratch / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        shutil.copytree(ROOT / name, scratch / name, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
 
 
 def load_script(name: str) -> ModuleType:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,7 +83,7 @@ sys.argv = [os.fsdecode(word) for word in words]
 sys.path[0] = os.path.dirname(sys.argv[0])
 main()
 """
-SERVER: Final = ("unspill.adapters.mcp.http", "unspill.adapters.mcp.questions", "unspill.adapters.mcp.server")
+SERVER: Final = ("unspill.adapters.mcp.questions", "unspill.adapters.mcp.server")
 _PACKAGE: Final = Path(unspill.__file__).parent
 COMMANDS: Final = tuple(
     f"unspill.{path.parent.name}.{path.stem}"
@@ -137,6 +138,13 @@ def current_mask() -> int:
 @pytest.fixture(scope="session", autouse=True)
 def prepared_programs() -> Iterator[None]:
     """Let `subprocess` start the program by copies where its caller allows it."""
+    with started_by_copies():
+        yield
+
+
+@contextmanager
+def started_by_copies() -> Iterator[None]:
+    """The same, outside of pytest."""
     plain = subprocess._fork_exec  # type: ignore[attr-defined]
     made: list[Preparation] = []
 
@@ -161,7 +169,9 @@ def prepared_programs() -> Iterator[None]:
         return preparation.start(marshal.dumps(request), streams)
 
     subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]
-    yield
-    subprocess._fork_exec = plain  # type: ignore[attr-defined]
-    for one in made:
-        one.end()
+    try:
+        yield
+    finally:
+        subprocess._fork_exec = plain  # type: ignore[attr-defined]
+        for one in made:
+            one.end()

@@ -34,6 +34,7 @@ from unspill.store.db import Store
 Event = Started | OutputChunk | Ended
 Command = str | bytes | Sequence[str | bytes | os.PathLike[str] | os.PathLike[bytes]]
 # A rootfs with the tools of this machine, made of hard links
+MOUNTS = Path("/mnt/unspill-ci")
 HOST_ROOT = "/opt/unspill-ci/host-root"
 NEWER_BWRAP = "/opt/unspill-ci/bwrap-0.11/bin/bwrap"
 NO_CACHES = pytest.mark.view("sealed", "host", reason="a rootfs shows no caches of the home directory")
@@ -256,7 +257,7 @@ def parent_of(word: str) -> int:
 @contextmanager
 def directory_on(kind: str) -> Iterator[Path]:
     """A new directory on one of the filesystems that .ci/setup mounts; removed afterwards."""
-    path = Path(tempfile.mkdtemp(prefix="unspill-", dir=f"/opt/unspill-ci/fs/{kind}/work"))
+    path = Path(tempfile.mkdtemp(prefix="unspill-", dir=MOUNTS / kind / "work"))
     try:
         yield path
     finally:

@@ -7,6 +7,7 @@ Frameworks for agents are extras: bounded, pinned for the tests, explained.
 import ast
 import configparser
 import importlib
+import json
 import os
 import re
 import shutil
@@ -51,9 +52,9 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: zipfile.ZipFile) -> No
     files = {
         path.relative_to(PACKAGE.parent).as_posix()
         for path in PACKAGE.rglob("*")
-        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in path.relative_to(PACKAGE).parts)
+        if path.is_file() and "__pycache__" not in path.parts
     }
-    assert "unspill/py.typed" in files
+    assert {"unspill/py.typed", "unspill/agents/claude_code/.claude-plugin/plugin.json"} <= files
     assert {name for name in wheel.namelist() if name.startswith("unspill/")} == files
 
 
@@ -193,6 +194,9 @@ def test_what_the_readme_has_one_install_works_for_somebody_who_has_only_a_check
     assert (home / "demo/made").read_text() == "made\n"
     say("unspill", "undo")
     assert not (home / "demo/made").exists()
+    plugin = Path(say("unspill", "hook", "claude-code", "--plugin-dir"))
+    assert f"{home}/.local/unspill/" in (plugin / "hooks/hooks.json").read_text()
+    assert json.loads((plugin / ".claude-plugin/plugin.json").read_text())["name"] == "unspill"
 
 
 def test_no_document_says_that_it_is_on_a_package_index_or_bounds_the_version_of_python() -> None:

@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 import unspill
 
 LOADED = """
@@ -29,15 +27,6 @@ def test_every_public_name_is_listed() -> None:
     machinery = {"TYPE_CHECKING", "annotations"}
     assert public - set(unspill.__all__) == machinery
     assert dir(unspill) == sorted(unspill.__all__)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [("Left", "Skipped"), ("RootfsShelf", "RootfsRegistry"), ("RootfsWish", "RootfsSpec")]
-)
-def test_an_old_name_says_the_new_one(old: str, new: str) -> None:
-    assert getattr(unspill, new)
-    with pytest.raises(AttributeError, match=f"unspill.{old} is now unspill.{new}"):
-        getattr(unspill, old)
 
 
 def test_no_name_is_listed_twice() -> None:

@@ -372,7 +372,7 @@ def test_log_has_runs_and_operations_by_time(ground: Ground) -> None:
     lines = typed(ground, "log")[0].splitlines()
     assert [line.split()[0] for line in lines] == ["run2", "run1"]
     assert "  no change " in lines[0]
-    assert "  2 changed, op1 undone, held  " in lines[1]
+    assert "  2 changed, op1 undone  " in lines[1]
     lines = typed(ground, "log", "--all")[0].splitlines()
     assert [line.split()[0] for line in lines] == ["run2", "op2", "op1", "run1"]
     assert lines[1].split()[2:] == ["undo", "1", "changed", "of", "op", "1"]
@@ -541,17 +541,17 @@ def wiped(ground: Ground) -> Ground:
     return ground
 
 
-def test_an_undo_says_what_of_that_run_is_still_held_and_how_to_drop_it(wiped: Ground) -> None:
+def test_an_undo_takes_away_what_the_run_left_held_and_a_redo_brings_it_back(wiped: Ground) -> None:
     stdout, stderr = typed(wiped, "undo")
     assert stdout.splitlines() == ["Undid op 1 (1 change), recorded as op 2. Redo: unspill redo", "  A file"]
-    held = ["unspill: Still held, visible to later runs: 1 deleted. Discard: unspill discard .git", "  D .git/"]
-    assert on_hold(stderr) == held
-    typed(wiped, "discard", ".git")
-    assert on_hold(typed(wiped, "redo", "op1")[1]) == []
+    assert on_hold(stderr) == []
+    assert typed(wiped, "changes")[0].startswith("Nothing is held.")
+    typed(wiped, "redo")
+    assert not (wiped.project / "file").exists()
+    assert "D .git/" in typed(wiped, "changes")[0]
 
 
 def test_a_run_that_does_not_see_git_says_so_before_it_starts(wiped: Ground) -> None:
-    typed(wiped, "undo")
     lines = typed(wiped, "run", "--", "git", "status", code=128)[1].splitlines()
     assert lines[0] == HIDDEN
     assert lines[1].startswith("fatal: not a git repository")
