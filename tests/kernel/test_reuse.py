@@ -54,7 +54,7 @@ SAME: tuple[tuple[Any, dict[str, Any]], ...] = (
     ("no-such-program", {}),
     (["./no-such-program"], {}),
     ("echo x > ~/lost; echo y > /var/tmp/lost", {}),
-    ("sleep 1000.25 & until grep -q ^sleep /proc/$!/cmdline; do :; done; echo started", {}),
+    ("sleep 1000.25 & until [ $(head -c 5 /proc/$!/cmdline)_ = sleep_ ]; do :; done; echo started", {}),
     ("cat; echo $WORD; pwd", {"stdin": "given", "env": {"WORD": "word"}, "working_dir": "d"}),
     ("echo late > late; sleep 60", {"timeout": 0.3}),
     ("seq 1 100000", {}),

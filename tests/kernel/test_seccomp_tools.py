@@ -273,7 +273,7 @@ def test_a_call_costs_hardly_more_under_the_filter(call: str, rounds: int, bound
     programs: dict[str, bytes | None] = {"none": None, "empty": EMPTY}
     programs |= {profile: build_filter(MACHINE, profile) for profile in PROFILES}
     best: dict[str, float] = {}
-    for turn in range(12):
+    for turn in range(60):
         for name, program in programs.items():
             spent = float(box.run(program, loop, call, str(rounds)).stdout)
             best[name] = min(spent, best.get(name, spent))
