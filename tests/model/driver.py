@@ -96,11 +96,11 @@ class World:
             Failure: something is not as it should be.
         """
         number, name, *rest = step
-        before = copy.deepcopy(self.model)
+        before, names = copy.deepcopy(self.model), set(self.names)
         try:
             getattr(self, "do_" + name.replace("-", "_"))(number, *rest)
         except Senseless:
-            self.model = before
+            self.model, self.names = before, names
             raise
         except Unknown:
             # If it is not done yet, it is left out
@@ -108,7 +108,7 @@ class World:
                 "undo-session",
                 "redo-session",
             ):
-                self.model = before
+                self.model, self.names = before, names
                 raise Senseless from None
             raise
         except Refused as error:

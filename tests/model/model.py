@@ -570,7 +570,9 @@ class Model:
     def _take_directory(self, path: str, moves: dict[str, Held], expected: Expected, *, wins: bool) -> bool:
         inside = [one for one in self.live if path in above(one)]
         if (inside or self.live[path] != moves[path].base) and not wins:
-            expected.skipped.update((path, *inside))
+            # What is in it may be named instead
+            expected.skipped.add(path)
+            expected.may_be_skipped.update(inside)
             return False
         for one in (*sorted(inside, reverse=True), path):
             self._put(one, None, expected.operation)

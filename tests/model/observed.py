@@ -120,8 +120,9 @@ class ObservedWorld(World):
             listed = {path: kind for path, kind in self.listed(name).items() if not is_of_git(path)}
             found = differences(live, inside)
             # A directory that the person deleted, and in which only something is held as deleted, is seen empty
+            files = [one for one, node in inside.items() if not is_dir(node)]
             empty = {
-                path for path in found if is_dir(inside.get(path)) and not any(path in above(one) for one in inside)
+                path for path in found if is_dir(inside.get(path)) and not any(path in above(one) for one in files)
             }
             empty.difference_update(listed)
             if {path: kind for path, kind in found.items() if path not in empty} != listed:
@@ -234,6 +235,11 @@ class ObservedWorld(World):
         for path in self._stale.get(name, ()):
             # Nothing is promised yet of what was changed outside meanwhile
             put(made, path, inside.get(path))
+        for path in sorted(path for path, node in made.items() if is_dir(node))[::-1]:
+            outside = self.seen["live"].get(path)
+            if not is_dir(outside) and inside.get(path) == outside and not any(path in above(one) for one in made):
+                # The person has taken this directory away, and nothing is held in it any more
+                put(made, path, outside)
         if after != "discard" and inside != made:
             raise Failure(f"view after run --{after}", f"{name}: {described(made, inside)}")
 

@@ -515,8 +515,7 @@ class _Apply:
         else:
             whole = self._part(self._changes, stack.live)
             changes = whole.changes if whole else ()
-        # What the project has but for the time is not held any more
-        return {change.path: inode_of(change) for change in changes if not change.is_mere_touch}
+        return held_inodes(changes)
 
     def _held_after(self, root: bytes, entries: Sequence[HeldEntry], missed: Container[bytes]) -> Iterator[HeldAfter]:
         """Yield the paths of which something else is held than before, each with what that is."""
@@ -1172,6 +1171,11 @@ class PackIndexes:
 def layers_of(store: Store, stack: Stack) -> list[tuple[LayerId, bytes, int, dict[bytes, int]]]:
     """Return of each sealed layer of a stack its id, its upper directory, its mark, and the marks of single paths."""
     return [(layer.id, layer.upper, layer.mark.ctime_ns, store.marks.of(layer.id)) for layer in stack.sealed]
+
+
+def held_inodes(changes: Iterable[Change]) -> dict[bytes, int]:
+    """Return what identifies each held change, by path; what the project has but for the time is not held any more."""
+    return {change.path: inode_of(change) for change in changes if not change.is_mere_touch}
 
 
 def taken_layers(store: Store, sandbox: SandboxId) -> tuple[Taken, ...]:

@@ -67,7 +67,8 @@ from unspill.model.operation import Metadata, OperationId, Step, reversals_of
 from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.policy.paths import quote, show
 from unspill.record import Record
-from unspill.sandbox.apply import taken_layers
+from unspill.sandbox.apply import held_inodes, taken_layers
+from unspill.sandbox.review import fold_changes
 from unspill.sandbox.scan import end_interrupted, keep_base, when_settled
 from unspill.sandbox.secrets import forget_untracked, load_masked, mask_finder
 from unspill.store.operations import BackupRow
@@ -142,10 +143,12 @@ class HeldReversal:
             for tree in journal.trees
             if tree.run not in own and os.path.lexists(tree_dir(state, self._operation.id, tree.layer))
         ]
-        stacks = load_stacks(self._store, project.row.id, project.roots) if self else ()
+        self._stacks = load_stacks(self._store, SandboxId(self._operation.sandbox), project.roots) if self else ()
         # Found when the reversal is done: it may have changed the bits of a root
-        self._find_masks = mask_finder(project, stacks)
+        self._find_masks = mask_finder(project, self._stacks)
         self._masks: dict[bytes, bytes] = {}
+        # By root, what is held before the reversal
+        self._held: dict[bytes, dict[bytes, int]] = {}
         self._trees: tuple[Taken, ...] = ()
         self._linked: list[bytes] = []
         roots = self._operation.roots
@@ -167,6 +170,12 @@ class HeldReversal:
             sandbox = SandboxId(self._operation.sandbox)
             refuse_if_used(self._store, sandbox)
             self._trees = taken_layers(self._store, sandbox)
+            masks = self._find_masks()
+            self._held = {
+                stack.live: held_inodes(fold_changes((stack.replace(mask=masks.get(stack.live)),)))
+                for stack in self._stacks
+                if stack.sealed
+            }
         may_be_gone = self._is_run or not (self._journal.steps or self._journal.git)
         if not may_be_gone and not all(self._is_held(root, path) for root, path in left):
             raise UsageError(
@@ -258,7 +267,7 @@ class HeldReversal:
                     # It took the place of a directory, with all that was in it
                     taken.add(path)
                 continue
-            if found is not None and found.inode != left_as:
+            if found is not None and not (found.inode == left_as and self._is_own(found, now_layers)):
                 result[path] = self._made_from(root, found, was)
             elif was is None or (now and _is_hidden(was, result, filled)) or _has_no_place(path, beneath):
                 result.pop(path, None)
@@ -269,6 +278,10 @@ class HeldReversal:
                 changed |= {above: result[above].inode for above in self._rebase_hiding(root, path, result)}
         leading = ancestors(path for path, entry in result.items() if not entry.is_on_the_way)
         result = {path: entry for path, entry in result.items() if not entry.is_on_the_way or path in leading}
+        if root in self._held:
+            # The project has changed, so more may differ from it than before, or less
+            then, left = self._held[root], {path: entry.inode for path, entry in result.items()}
+            changed |= {path: left.get(path, 0) for path in then.keys() | left if then.get(path) != left.get(path)}
         after = [(root, path, inode if path in result else 0) for path, inode in changed.items()]
         if not result:
             return None, after
@@ -289,6 +302,12 @@ class HeldReversal:
         changes = [entry.change for entry in entries]
         keep_base(self._base_of(root), root, changes, base_dir(self._store.state, LayerId(made.layer)))
         return made, after
+
+    def _is_own(self, found: HeldEntry, layers: Sequence[tuple[Taken, bytes]]) -> bool:
+        """Tell whether an entry is what the operation left, not one that looks the same and was made by a later run."""
+        own = {rest.layer for rest in self._end.residues}
+        uppers = [upper for tree, upper in layers if tree.layer in own]
+        return found.inode > 0 or not uppers or found.change.layer in uppers
 
     def _is_taken_since(
         self, root: bytes, path: bytes, left_as: int, found: HeldEntry | None, layers: Sequence[tuple[Taken, bytes]]
@@ -384,10 +403,14 @@ class HeldReversal:
                 yield above
 
     def _base_of(self, root: bytes) -> bytes | None:
-        """Return the repository as the oldest of the layers saw it."""
-        state = self._store.state
-        places = [base_dir(state, LayerId(tree.layer)) for tree in self._trees if tree.root == root]
-        places += [kept_base_dir(state, self._operation.id, one.layer) for one in self._before if one.root == root]
+        """Return the repository as the oldest of the layers saw it that are held afterwards.
+
+        What is held again is older than what was held since; the operation's own layers go.
+        """
+        state, own = self._store.state, {rest.layer for rest in self._end.residues}
+        places = [kept_base_dir(state, self._operation.id, one.layer) for one in self._before if one.root == root]
+        now = [tree.layer for tree in self._trees if tree.root == root]
+        places += [base_dir(state, LayerId(layer)) for layer in sorted(now, key=own.__contains__)]
         return next((place for place in places if os.path.lexists(place)), None)
 
     def _run_of(self, entries: Sequence[HeldEntry], layers: Sequence[tuple[Taken, bytes]]) -> str:
