@@ -501,8 +501,9 @@ class World:
             # What it replaced is back in the project, or was
             raise Senseless
         before, _after = self.model.operations[target].live.get(path, (None, None))
-        if before != self.model.operations[self.model.newest_of(target)].live.get(path, (None, None))[0]:
-            # The person has edited it, after an undo that put it back
+        last = self.model.last_at(target, path)
+        if last is None or last.kind == "undo" or last.live[path][0] != before:
+            # An undo put it back, and the person has edited it or taken it away
             raise Senseless
         if before is None or before == self.model.live.get(path) or is_dir(before) or is_dir(self.model.live.get(path)):
             raise Senseless

@@ -117,8 +117,8 @@ class Sandbox:
     `above` are the directories above that, as its commands saw them; `remade` are those that a command deleted and made
     again. `runs` are those that are held each by itself, with what they changed. `rewritten` are files of which hunks
     were taken out, or that a later run wrote anew: even if they are as they were, they are not what an operation left.
-    `asleep` is what was to be held again, though the project has it, and texts that a later run took back: if somebody
-    changes that, nobody knows whether it is held.
+    `asleep` is what was to be held again, though the project has it, and directories that a later run took back: if
+    somebody changes that, nobody knows whether it is held.
     """
 
     held: dict[str, Held] = field(default_factory=dict)
@@ -214,6 +214,11 @@ class Model:
         is_changed = any(not self.operations[number].live.keys().isdisjoint(one.live) for one in others)
         return is_changed or any(self.operations[one].is_merged for one in chain if one > number)
 
+    def last_at(self, number: int, path: str) -> Operation | None:
+        """Return the last of an operation, its undo and its redo that changed a path."""
+        chain = [self.operations[one] for one in self._chain_of(number)]
+        return next((one for one in reversed(chain) if path in one.live), None)
+
     def _chain_of(self, number: int) -> list[int]:
         root = self.root_of(number)
         return [one for one in sorted(self.operations) if self.root_of(one) == root]
@@ -260,13 +265,14 @@ class Model:
             is_hidden = any(one in before and not is_dir(before[one].result) for one in above(path))
             base = before[path].base if path in before else None if is_hidden else self.live.get(path)
             self._hold(sandbox, path, Held(UNKNOWN if path in unknown else base, made.get(path)))
-            if path in before and path not in sandbox.held:
+            is_taken_back = path in before and path not in sandbox.held
+            if is_taken_back and is_dir(before[path].base):
                 if self.live.get(path) != before[path].base:
                     raise Unknown
                 sandbox.asleep[path] = self.live.get(path)
             if after == "apply":
-                # If it is again as in the project, there is nothing to skip
-                is_same = made.get(path) == self.live.get(path)
+                # If it is again as in the project, or as it was, there is nothing to skip
+                is_same = made.get(path) == self.live.get(path) or is_taken_back
                 (expected.may_be_skipped if is_same else expected.skipped).add(path)
         for path in changed:
             sandbox.above.update({one: made[one] for one in (path, *above(path)) if is_dir(made.get(one))})
@@ -386,6 +392,10 @@ class Model:
         if any(path in was.held for path in was.touched) or (was.touched and not was.live):
             # Whoever wrote it since is in the way of what is to be held again; and new times alone may be an operation,
             # which knows what else its run left held
+            raise Unknown
+        lasts = [self.last_at(number, path) for path in was.live]
+        if any(last is not None and last.kind == kind for last in lasts):
+            # The one before did it for this file, though not for another, and the person has changed it since
             raise Unknown
         before = dict(sandbox.held)
         self._look_at_left(was, before, expected)

@@ -226,8 +226,12 @@ class ObservedWorld(World):
             self.names.add(name)
             self.seen = self.observe()
         made = self._seen_inside(name)
+        ways = {path: node for path, node in made.items() if is_dir(node) and not is_dir(self.seen["live"].get(path))}
         for edit in edits:
             do_in_model(made, edit)
+        if any(is_dir(made.get(path)) and made[path] != node for path, node in ways.items()):
+            # The person has deleted this directory, or a held run made it: files play what becomes of its permissions
+            raise Senseless
         command = "; ".join(map(to_shell, edits)) + (f"; git add -A; git commit -qm {commit} || true" if commit else "")
         told, _out = self.verbs.run(name, command, after, session, reuse=how == "reuse" and not self.has_git)
         self.settle(number, told, name=name)
