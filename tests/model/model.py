@@ -261,6 +261,7 @@ class Model:
         unknown |= {path for path in changed if path not in before and going.intersection(above(path))}
         kept = set(changed) if after == "hold" else self._kept_of_run(sandbox, seen, made, changed) | unknown
         moves = {path: Held(self.live.get(path), made.get(path)) for path in changed if path not in kept}
+        is_let_go = False
         for path in kept:
             is_hidden = any(one in before and not is_dir(before[one].result) for one in above(path))
             base = before[path].base if path in before else None if is_hidden else self.live.get(path)
@@ -270,6 +271,8 @@ class Model:
                 if self.live.get(path) != before[path].base:
                     raise Unknown
                 sandbox.asleep[path] = self.live.get(path)
+            elif is_taken_back:
+                is_let_go = True
             if after == "apply":
                 # If it is again as in the project, or as it was, there is nothing to skip
                 is_same = made.get(path) == self.live.get(path) or is_taken_back
@@ -289,6 +292,10 @@ class Model:
             sandbox.held.clear()
         elif changed:
             sandbox.runs[run.number] = set(changed)
+            if is_let_go:
+                asleep = dict(sandbox.asleep)
+                self._fold(sandbox)
+                sandbox.asleep = asleep
         return expected
 
     def _kept_of_run(self, sandbox: Sandbox, seen: Tree, made: Tree, changed: list[str]) -> set[str]:
@@ -499,8 +506,11 @@ class Model:
     def _settle(self, sandbox: Sandbox, operation: Operation, before: dict[str, Held]) -> None:
         """What stays held after an operation is held anew: over the directories as they are now."""
         record(operation.held, before, self._told(sandbox))
-        if not (operation.live or operation.held):
-            return
+        if operation.live or operation.held:
+            self._fold(sandbox)
+
+    def _fold(self, sandbox: Sandbox) -> None:
+        """Hold what is held in one layer, over the directories as they are now."""
         sandbox.above.update({path: node for path, node in self.live.items() if is_dir(node)})
         sandbox.remade.clear()
         # What the project has is not held any more

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from tests.model.driver import Case, Step, World, described, tree_of_tar
 from tests.model.edits import Edit, Senseless, do_for_real, do_in_model, read_tree, to_shell
 from tests.model.model import Expected, Held, Node, Operation, Side, Tree, Unknown, above, differences, is_dir, put
-from tests.model.verbs import Failure, Refused, Told
+from tests.model.verbs import Failure, Library, Refused, Told
 
 GIT_STATE = (
     "git symbolic-ref -q HEAD || git rev-parse HEAD; "
@@ -44,6 +44,8 @@ class ObservedWorld(World):
         self._stale: dict[str, set[str]] = {}
         self._git_inside: dict[str, str] = {}
         self._inside: dict[str, Tree] = {}
+        # By sandbox and path, from what held changes were made; None if there was nothing
+        self._bases: dict[tuple[str, str], list[Node | None]] = {}
         self._commits: dict[str, set[str]] = {}
         self._own_commits: set[str] = set()
         self._known_commits: set[str] = set()
@@ -143,7 +145,8 @@ class ObservedWorld(World):
         if name in self.alive:
             return self._look_inside_alive(name)
         if not self.has_git:
-            return tree_of_tar(self.verbs.run(name, LOOK, "discard")[1])
+            # By the library: no program is to be started
+            return tree_of_tar(Library.run(self.verbs, name, LOOK, "discard")[1])
         git = f"{ALL_COMMITS}; echo =====; {{ {GIT_STATE}; }} 2>&1; echo =====; "
         _told, out = self.verbs.run(name, git + LOOK, "discard")
         commits, _mark, out = out.partition(b"=====\n")
@@ -225,8 +228,9 @@ class ObservedWorld(World):
         if name not in self.names:
             self.names.add(name)
             self.seen = self.observe()
-        made = self._seen_inside(name)
+        made, live = self._seen_inside(name), self.seen["live"]
         ways = {path: node for path, node in made.items() if is_dir(node) and not is_dir(self.seen["live"].get(path))}
+        before = dict(made)
         for edit in edits:
             do_in_model(made, edit)
         if any(is_dir(made.get(path)) and made[path] != node for path, node in ways.items()):
@@ -244,6 +248,14 @@ class ObservedWorld(World):
             if not is_dir(outside) and inside.get(path) == outside and not any(path in above(one) for one in made):
                 # The person has taken this directory away, and nothing is held in it any more
                 put(made, path, outside)
+        for path in {path for path in {*before, *made} if before.get(path) != made.get(path)}:
+            outside = self.seen["live"].get(path)
+            bases = self._bases.setdefault((name, path), [])
+            if made.get(path) in bases and inside.get(path) == outside:
+                # It was taken back, so what the person made there is seen
+                put(made, path, outside)
+            if before.get(path) == live.get(path):
+                bases.append(before.get(path))
         if after != "discard" and inside != made:
             raise Failure(f"view after run --{after}", f"{name}: {described(made, inside)}")
 

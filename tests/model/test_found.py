@@ -475,3 +475,13 @@ def test_an_undone_discard_is_held_again_though_a_later_run_made_the_directory_a
     unspill run -q --hold -c "rm -r d; mkdir d; echo t1 > d/a"; unspill undo > /dev/null
     unspill run -q --discard -- sh -c 'head -n 1 d/n2; cat d/a'"""
     expect(shell, script, printed="d/a1\nt1")
+
+
+def test_a_held_file_that_a_redo_took_away_beneath_it_is_no_new_file(shell: Shell) -> None:
+    """It was made from the file that is gone, whatever lay beneath it in between."""
+    script = """
+    rm -f bin; printf 'a\\n' > bin; unspill run -q --hold -c "rm bin"
+    (unspill apply bin; unspill restore bin --from op1) > /dev/null
+    unspill run -q --hold -c "echo t15 > bin"; (unspill undo; unspill undo; unspill redo) > /dev/null
+    unspill apply bin 2>&1 | grep -o 'bin: conflict.*'; ls"""
+    expect(shell, script, printed="bin: conflict: it was deleted in the meantime\nd\nf\ng")

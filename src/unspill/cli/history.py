@@ -319,7 +319,8 @@ def _tell_newer(sandbox: Sandbox, operation: Operation) -> None:
     last = next(iter(sandbox.runs(limit=1)), None)
     if last is None or not last.held or last.id in operation.runs:
         return
-    print(fit(f"  That undid the changes{_behind(sandbox, operation)}"))
+    if behind := _behind(sandbox, operation):
+        print(fit(f"  That undid the changes{behind}"))
     print(
         advised(f"  Run {last.number} is newer, and its changes are held. Discard them: unspill discard{{of}}", sandbox)
     )

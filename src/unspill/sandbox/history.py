@@ -25,7 +25,7 @@ import os
 import stat
 import time
 
-from unspill.apply.bases import Base, base_at, find_text, is_directory, read_live, unpack
+from unspill.apply.bases import Base, base_at, find_bases, find_text, is_directory, read_live, unpack
 from unspill.apply.fold import FoldedLayers, fold_entries, inode_of, take_moment
 from unspill.apply.journal import (
     Residue,
@@ -265,7 +265,12 @@ class HeldReversal:
                     # It took the place of a directory, with all that was in it
                     taken.add(path)
                 continue
-            if found is not None and not (found.inode == left_as and self._is_own(found, now_layers)):
+            is_own = found is not None and found.inode == left_as and self._is_own(found, now_layers)
+            later = found.base if found is not None else self._base_above(root, path, place)
+            if was is not None and not is_own and _is_known(was.base) and was.base == later:
+                # A later run made its change from the same, so that is all that is held
+                continue
+            if found is not None and not is_own:
                 result[path] = self._made_from(root, found, was)
             elif was is None or (now and _is_hidden(was, result, filled)) or _has_no_place(path, beneath):
                 result.pop(path, None)
@@ -326,6 +331,13 @@ class HeldReversal:
         rests = (self._store.layers.find(LayerId(rest.layer)) for rest in self._end.residues if rest.root == root)
         taken = (tree.seq for tree in self._before if tree.root == root)
         return max((*taken, *(row.seq for row in rests if row is not None)))
+
+    def _base_above(self, root: bytes, path: bytes, place: int) -> Base | None:
+        """Return what the layers above a place made of a path was made from."""
+        rows = self._store.layers.sealed(SandboxId(self._operation.sandbox)) if place else ()
+        above = (row for row in rows if row.root == root and row.seq > place)
+        changing = next((row for row in above if _has_entry(upper_dir(self._store.state, row.id), path)), None)
+        return None if changing is None else find_bases(self._store, changing.id).get(path)
 
     def _beneath(self, root: bytes, place: int) -> list[bytes]:
         """Return the layers of a root up to a place, the topmost first."""
@@ -417,6 +429,11 @@ class HeldReversal:
         runs = self._operation.runs
         # Journals of unspill 0.1 have no run for each layer
         return (made or [""])[-1] or (runs[-1] if runs else "")
+
+
+def _is_known(base: Base | None) -> bool:
+    """Tell whether a base says what there was, byte for byte."""
+    return base is not None and (base.kind is None or bool(base.digest))
 
 
 def _has_entry(upper: bytes, path: bytes, inode: int = 0) -> bool:
