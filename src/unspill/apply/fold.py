@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unspill.apply.bases import Base
     from unspill.model.change import Change
     from unspill.model.operation import Entry, OperationId
-    from unspill.model.run import LayerId, Stack
+    from unspill.model.run import LayerId
     from unspill.store.db import Store
 
 
@@ -173,19 +173,6 @@ class FoldedLayers:
                 if change.kind == "metadata" and change.base_kind == "dir":
                     reader.add(change, self.marks.of(change.path), may_have_moved=True)
         return reader.bases
-
-
-def find_taken_back(store: Store, stack: Stack, layer: LayerId, changes: Iterable[Change]) -> list[bytes]:
-    """Return the paths that a run has made again what they were before earlier held runs changed them."""
-    lower = [sealed for sealed in stack.sealed if sealed.id != layer]
-    marks = Marks([(sealed.upper, sealed.mark.ctime_ns, store.marks.of(sealed.id)) for sealed in lower])
-    bases = LayerBases(store, stack.live, [sealed.id for sealed in lower], marks)
-    return [
-        change.path
-        for change in changes
-        if any(os.path.lexists(sealed.upper + b"/" + change.path) for sealed in lower)
-        and _is_back(bases.of(change.path), change)
-    ]
 
 
 def _is_back(base: Base | None, change: Change) -> bool:

@@ -23,7 +23,7 @@ from hashlib import blake2b
 
 from unspill.apply.bases import Base, Bases, base_at, pack, read_live
 from unspill.apply.draft import RootDraft, Upper, find_moved
-from unspill.apply.fold import FoldedLayers, HeldEntry, find_taken_back, fold_entries, inode_of, take_moment
+from unspill.apply.fold import FoldedLayers, HeldEntry, fold_entries, inode_of, take_moment
 from unspill.apply.guard import lies_in
 from unspill.apply.journal import (
     Residue,
@@ -42,7 +42,6 @@ from unspill.errors import (
     ApplyFailed,
     DeniedError,
     RootRefused,
-    SandboxUnavailable,
     StoreError,
     UnspillError,
 )
@@ -60,7 +59,7 @@ from unspill.layers.locks import (
     work_dir,
 )
 from unspill.layers.trees import copy_metadata, open_closed, open_to_owner, remove_tree
-from unspill.model.change import ChangeSet, Consent, Selection
+from unspill.model.change import Consent
 from unspill.model.operation import UNCHECKED
 from unspill.model.permission import HeldPath
 from unspill.model.policy import Policy
@@ -113,11 +112,12 @@ if TYPE_CHECKING:
     from unspill.apply.recover import OwnEntries
     from unspill.apply.steps import OpenDirs
     from unspill.git.state import Repository
-    from unspill.layers.lifecycle import OpenRun
     from unspill.model.change import (
         Change,
+        ChangeSet,
         Hunks,
         RootChanges,
+        Selection,
     )
     from unspill.model.operation import Operation, OperationId, Skipped
     from unspill.model.policy import Secrets
@@ -134,8 +134,6 @@ if TYPE_CHECKING:
     # Where something was told: on a terminal, or to whoever reads a pipe or a file
     Where = Literal["terminal", "elsewhere"]
 
-# Who asks for an operation that follows a run by itself
-AFTER_RUN = "run"
 # Imported by functions, late, because most runs change nothing; tests/attack/test_installation.py finds what is missing
 _TO_THE_END = (
     "_json",
@@ -621,26 +619,6 @@ def discard_all(project: Project, asked_by: str) -> Operation:
     return operate(project.store, _task(project, asked_by, trees, changed, None)).replace(paths=paths)
 
 
-def drop_taken_back(project: Project, under_way: OpenRun, changes: ChangeSet) -> None:
-    """Let go of what earlier runs held and a sealed run has made again as it was: held, it would hide the live files.
-
-    The sandbox's lock is held. Where another run stands on the layers, they stay until the next operation.
-    """
-    found = []
-    for stack in under_way.stacks:
-        part = next((part for part in changes.roots if part.root == stack.live), None)
-        if part is not None and stack.open is not None and stack.sealed:
-            taken_back = find_taken_back(project.store, stack, stack.open.id, part.changes)
-            found += [(stack.live, path) for path in taken_back if b".git/" not in path]
-    if not found:
-        return
-    try:
-        refuse_if_used(project.store, project.row.id)
-    except SandboxUnavailable:
-        return
-    _Discard(project, found, AFTER_RUN).run()
-
-
 def _held_paths(project: Project) -> tuple[bytes, ...]:
     try:
         return tuple(fold_changes(load_masked(project)).paths())
@@ -666,21 +644,17 @@ def _task(project: Project, asked_by: str, trees: tuple[Taken, ...], changed: in
 class _Discard:
     """A discard of a part: which changes go, and which stay as one layer per root."""
 
-    def __init__(self, project: Project, choice: Selection | list[tuple[bytes, bytes]], asked_by: str) -> None:
-        """Take what is chosen, or the paths that a run has taken back: these are no changes any more."""
+    def __init__(self, project: Project, selection: Selection, asked_by: str) -> None:
         self._project = project
         self._state = project.store.state
         self._asked_by = asked_by
-        taken_back = choice if isinstance(choice, list) else []
         stacks = [stack for stack in load_masked(project) if stack.sealed]
         changes = fold_changes(stacks)
-        self._texts, self._olds, hunks = _texts_without(changes, choice.hunks if isinstance(choice, Selection) else ())
-        chosen, moved = ChangeSet(roots=()), list[str]()
-        if isinstance(choice, Selection):
-            chosen, moved = with_whole_repositories(changes, stacks, select(changes, choice, parents=False))
+        self._texts, self._olds, hunks = _texts_without(changes, selection.hunks)
+        chosen, moved = with_whole_repositories(changes, stacks, select(changes, selection, parents=False))
         self._notes = [f"git: also discarded: {what}" for what in moved]
         kept = without(changes, chosen, hunks)
-        self._paths = (*taken_back, *((part.root, change.path) for part in chosen.roots for change in part.changes))
+        self._paths = tuple((part.root, change.path) for part in chosen.roots for change in part.changes)
         staying = {(part.root, change.path) for part in kept.roots for change in part.changes}
         self._gone = [
             (part.root, change.path)
@@ -688,15 +662,12 @@ class _Discard:
             for change in part.changes
             if (part.root, change.path) not in staying
         ]
-        self._count = len(taken_back) + len(changes) - len(kept) + len(self._texts)
-        roots_back = {root for root, _path in taken_back}
+        self._count = len(changes) - len(kept) + len(self._texts)
         # The stacks that lose something, with what stays of each
         self._losing = [
             (stack, left.changes)
             for stack, part, left in zip(stacks, changes.roots, kept.roots, strict=True)
-            if len(left.changes) < len(part.changes)
-            or stack.live in roots_back
-            or any(root == stack.live for root, _path in self._texts)
+            if len(left.changes) < len(part.changes) or any(root == stack.live for root, _path in self._texts)
         ]
         self._older = {stack.live: layers_of(project.store, stack) for stack, _left in self._losing}
 
@@ -835,7 +806,7 @@ def apply_run(
     if own is not None:
         reviewed = changes.replace(layers=())
     try:
-        request = ApplyRequest(reviewed=reviewed, run=run, beside=beside, asked_by=AFTER_RUN, automatic=True)
+        request = ApplyRequest(reviewed=reviewed, run=run, beside=beside, asked_by="run", automatic=True)
         operation = apply_held(project, request, own)
     except UnspillError as error:
         return Applied(is_held=True, problem=error.message)
@@ -873,7 +844,7 @@ def apply_checkpoint(
     uppers = tuple(layer.upper for stack in stacks for layer in stack.sealed)
     is_all = all(layer.run == run for stack in stacks for layer in stack.sealed)
     reviewed = changes.replace(layers=uppers if is_all else ())
-    request = ApplyRequest(reviewed=reviewed, run=run, beside=beside, asked_by=AFTER_RUN, automatic=True)
+    request = ApplyRequest(reviewed=reviewed, run=run, beside=beside, asked_by="run", automatic=True)
     if selection is not None:
         # Still a run's: the layer that it is of stays, so undoing it changes nothing of what is held
         request = request.replace(selection=selection)

@@ -67,7 +67,7 @@ from unspill.model.operation import Metadata, OperationId, Step, reversals_of
 from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.policy.paths import quote, show
 from unspill.record import Record
-from unspill.sandbox.apply import AFTER_RUN, held_inodes, taken_layers
+from unspill.sandbox.apply import held_inodes, taken_layers
 from unspill.sandbox.review import fold_changes
 from unspill.sandbox.scan import end_interrupted, keep_base, when_settled
 from unspill.sandbox.secrets import forget_untracked, load_masked, mask_finder
@@ -102,6 +102,8 @@ _NOT_KEPT = b"\0"
 # Who wrote a line that no operation did: the person, or nobody knows who
 _PERSON, _NOBODY = "you", "?"
 _ALL = 1_000_000
+# Who asks for an apply that follows a run by itself
+AFTER_RUN = "run"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 LONGEST_NAME = 255

@@ -457,11 +457,6 @@ def _seal_and_apply(
         remove_unchanged(changes, under_way)
     if applied.is_held:
         keep_base_objects(project, under_way)
-    if is_whole and under_way.stacks and any(stack.sealed for stack in under_way.stacks):
-        from unspill.sandbox.apply import drop_taken_back  # lazy: apply
-
-        drop_taken_back(project, under_way, changes)
-        applied = applied.replace(is_held=bool(project.store.layers.sealed_ids(project.row.id)))
     return applied
 
 
