@@ -185,20 +185,30 @@ class LayerTable(Table):
             above = [row for row in self.sealed(layer.sandbox) if row.root == layer.root and row.seq > layer.seq]
             self.add_sealed(layer)
             for row in above:
-                self._db.change("UPDATE layers SET seq = (SELECT max(seq) + 1 FROM layers) WHERE id = ?", (row.id,))
+                self._raise(row.id)
 
     def seal(self, layer: LayerId, mark_ns: int) -> bool:
         """Make an open layer a sealed one, on top of its stack; tell whether it was still there."""
         sql = "UPDATE layers SET state = 'sealed', mark_ns = ? WHERE id = ? AND state = 'open'"
-        if self._db.change(sql, (mark_ns, layer)) != 1:
-            return False
-        # Others that began later may have ended before
-        self._db.change(
-            "UPDATE layers SET seq = (SELECT max(seq) + 1 FROM layers) WHERE id = ? AND EXISTS (SELECT 1 FROM layers"
-            " AS other WHERE other.sandbox = layers.sandbox AND other.state = 'sealed' AND other.seq > layers.seq)",
-            (layer,),
-        )
+        with self._db:
+            if self._db.change(sql, (mark_ns, layer)) != 1:
+                return False
+            # Others that began later may have ended before
+            sql = (
+                "SELECT 1 FROM layers JOIN layers AS other USING (sandbox)"
+                " WHERE layers.id = ? AND other.state = 'sealed' AND other.seq > layers.seq"
+            )
+            if self._db.rows(sql, (layer,)):
+                self._raise(layer)
         return True
+
+    def _raise(self, layer: str) -> None:
+        """Give a layer a place above all that were ever given: SQLite does not count those that an UPDATE gives."""
+        self._db.change(
+            "UPDATE sqlite_sequence SET seq = 1 + max(seq, (SELECT max(layers.seq) FROM layers)) WHERE name = 'layers'"
+        )
+        sql = "UPDATE layers SET seq = (SELECT seq FROM sqlite_sequence WHERE name = 'layers') WHERE id = ?"
+        self._db.change(sql, (layer,))
 
     def sealed(self, sandbox: SandboxId) -> tuple[LayerRow, ...]:
         """Return a sandbox's sealed layers of all roots, oldest first."""

@@ -246,6 +246,21 @@ def test_a_layer_comes_back_to_its_place_below_what_came_later(store: Store) -> 
     assert "".join(row.id[0] for row in store.layers.sealed(sandbox)) == "abed"
 
 
+def test_a_place_to_which_a_layer_moved_up_is_not_given_again(store: Store) -> None:
+    sandbox = store.sandboxes.get_or_create(b"/p", "default", 1, 2).id
+    rows = [LayerRow(id=LayerId(letter * 16), sandbox=sandbox, root=b"/r", run=RunId("0" * 16)) for letter in "abcd"]
+    for row in rows[:2]:
+        store.layers.add_sealed(row)
+    # The second moves up
+    store.layers.add_sealed_at(rows[2].replace(seq=store.layers.sealed(sandbox)[0].seq))
+    last = store.layers.sealed(sandbox)[-1]
+    assert last.id == rows[1].id
+    store.layers.remove([last.id])
+    store.layers.add_open([rows[3]])
+    store.layers.seal(rows[3].id, 1)
+    assert store.layers.sealed(sandbox)[-1].seq > last.seq
+
+
 OWNER_TRAFFIC = Owner(pid=4711, started=99, boot="7f0c", pids=1)
 RUN = RunId("00000000deadbeef")
 
