@@ -283,10 +283,7 @@ class HeldReversal:
                 changed |= {above: result[above].inode for above in self._rebase_hiding(root, path, result)}
         leading = ancestors(path for path, entry in result.items() if not entry.is_on_the_way)
         result = {path: entry for path, entry in result.items() if not entry.is_on_the_way or path in leading}
-        if root in self._held:
-            # The project has changed, so more may differ from it than before, or less
-            then, left = self._held[root], {path: entry.inode for path, entry in result.items()}
-            changed |= {path: left.get(path, 0) for path in then.keys() | left if then.get(path) != left.get(path)}
+        changed |= self._seen_otherwise(root, result)
         after = [(root, path, inode if path in result else 0) for path, inode in changed.items()]
         if not result:
             return None, after
@@ -307,6 +304,13 @@ class HeldReversal:
         changes = [entry.change for entry in entries]
         keep_base(self._base_of(root), root, changes, base_dir(self._store.state, LayerId(made.layer)))
         return made, after
+
+    def _seen_otherwise(self, root: bytes, result: Mapping[bytes, HeldEntry]) -> dict[bytes, int]:
+        """Return what differs from the project otherwise than before, more or less: that has changed as well."""
+        if root not in self._held:
+            return {}
+        then, left = self._held[root], {path: entry.inode for path, entry in result.items()}
+        return {path: left.get(path, 0) for path in then.keys() | left if then.get(path) != left.get(path)}
 
     def _is_own(self, found: HeldEntry, layers: Sequence[tuple[Taken, bytes]]) -> bool:
         """Tell whether an entry is what the operation left, not one that looks the same and was made by a later run."""
@@ -523,8 +527,12 @@ def _is_meant(one: Operation) -> bool:
 
     What only changed times, and what a run dropped because a later one had taken it back, is undone when it is named.
     """
-    is_dropped = one.kind == "discard" and one.asked_by == AFTER_RUN
-    return one.kind != "undo" and bool(one.changed) and not is_dropped
+    return one.kind != "undo" and bool(one.changed) and not lets_go(one)
+
+
+def lets_go(one: Operation) -> bool:
+    """Tell whether an operation only dropped what earlier runs held and a later run had taken back."""
+    return one.kind == "discard" and one.asked_by == AFTER_RUN
 
 
 def _newest_of(wanted: Operation, done: Sequence[Operation]) -> Operation:

@@ -14,7 +14,7 @@ from unspill.apply.edits import note_edit, record_edit
 from unspill.errors import ApplyFailed, UsageError
 from unspill.model.operation import reversals_of
 from unspill.record import Record
-from unspill.sandbox.history import done_in, get_operation, redo_operation, steps_of, undo_operation
+from unspill.sandbox.history import done_in, get_operation, lets_go, redo_operation, steps_of, undo_operation
 from unspill.sandbox.scan import end_interrupted
 
 TYPE_CHECKING = False
@@ -184,7 +184,9 @@ def _load(project: Project, done: Sequence[Operation], name: str, begun_ns: int,
     operations = tuple(
         one
         for one in reversed(done)
-        if one.of is None and (one.session == name or (one.kind == "apply" and not known.isdisjoint(one.runs)))
+        if one.of is None
+        and not lets_go(one)
+        and (one.session == name or (one.kind == "apply" and not known.isdisjoint(one.runs)))
     )
     undone = reversals_of(done)
     return Session(
