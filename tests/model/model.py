@@ -117,8 +117,8 @@ class Sandbox:
     `above` are the directories above that, as its commands saw them; `remade` are those that a command deleted and made
     again. `runs` are those that are held each by itself, with what they changed. `rewritten` are files of which hunks
     were taken out, or that a later run wrote anew: even if they are as they were, they are not what an operation left.
-    `asleep` is what was to be held again, though the project has it, and directories that a later run took back: if
-    somebody changes that, nobody knows whether it is held.
+    `asleep` is what was to be held again, though the project has it, and what a later run took back: if somebody
+    changes that, nobody knows whether it is held.
     """
 
     held: dict[str, Held] = field(default_factory=dict)
@@ -261,18 +261,15 @@ class Model:
         unknown |= {path for path in changed if path not in before and going.intersection(above(path))}
         kept = set(changed) if after == "hold" else self._kept_of_run(sandbox, seen, made, changed) | unknown
         moves = {path: Held(self.live.get(path), made.get(path)) for path in changed if path not in kept}
-        is_let_go = False
         for path in kept:
             is_hidden = any(one in before and not is_dir(before[one].result) for one in above(path))
             base = before[path].base if path in before else None if is_hidden else self.live.get(path)
             self._hold(sandbox, path, Held(UNKNOWN if path in unknown else base, made.get(path)))
             is_taken_back = path in before and path not in sandbox.held
-            if is_taken_back and is_dir(before[path].base):
+            if is_taken_back:
                 if self.live.get(path) != before[path].base:
                     raise Unknown
                 sandbox.asleep[path] = self.live.get(path)
-            elif is_taken_back:
-                is_let_go = True
             if after == "apply":
                 # If it is again as in the project, or as it was, there is nothing to skip
                 is_same = made.get(path) == self.live.get(path) or is_taken_back
@@ -292,10 +289,6 @@ class Model:
             sandbox.held.clear()
         elif changed:
             sandbox.runs[run.number] = set(changed)
-            if is_let_go:
-                asleep = dict(sandbox.asleep)
-                self._fold(sandbox)
-                sandbox.asleep = asleep
         return expected
 
     def _kept_of_run(self, sandbox: Sandbox, seen: Tree, made: Tree, changed: list[str]) -> set[str]:
@@ -506,11 +499,8 @@ class Model:
     def _settle(self, sandbox: Sandbox, operation: Operation, before: dict[str, Held]) -> None:
         """What stays held after an operation is held anew: over the directories as they are now."""
         record(operation.held, before, self._told(sandbox))
-        if operation.live or operation.held:
-            self._fold(sandbox)
-
-    def _fold(self, sandbox: Sandbox) -> None:
-        """Hold what is held in one layer, over the directories as they are now."""
+        if not (operation.live or operation.held):
+            return
         sandbox.above.update({path: node for path, node in self.live.items() if is_dir(node)})
         sandbox.remade.clear()
         # What the project has is not held any more

@@ -44,8 +44,9 @@ class ObservedWorld(World):
         self._stale: dict[str, set[str]] = {}
         self._git_inside: dict[str, str] = {}
         self._inside: dict[str, Tree] = {}
-        # By sandbox and path, from what held changes were made; None if there was nothing
+        # From what held changes were made, and which a later run took back, by sandbox and path
         self._bases: dict[tuple[str, str], list[Node | None]] = {}
+        self._taken_back: set[tuple[str, str]] = set()
         self._commits: dict[str, set[str]] = {}
         self._own_commits: set[str] = set()
         self._known_commits: set[str] = set()
@@ -133,7 +134,10 @@ class ObservedWorld(World):
             view = dict(inside)
             for path in empty:
                 put(view, path, live.get(path))
-            seen |= {f"changes {name}": listed, f"view {name}": view, f"git {name}": self._git_inside.get(name)}
+            seen |= {f"changes {name}": listed, f"view {name}": view}
+            if not empty:
+                # Git sees what such a directory hides, or not
+                seen[f"git {name}"] = self._git_inside.get(name)
         if self.has_git:
             self._check_commits()
         return seen
@@ -193,12 +197,14 @@ class ObservedWorld(World):
         start, now = self._without_asleep(others, before["live"], start, now)
         self.compare(start, now, f"there and back by {told.kind}")
 
-    def _without_asleep(self, names: Collection[str], had: Tree, start: Seen, now: Seen) -> tuple[Seen, Seen]:
+    def _without_asleep(self, others: Collection[str], had: Tree, start: Seen, now: Seen) -> tuple[Seen, Seen]:
         """Leave out what was held in these sandboxes and the project has had meanwhile: it may be held no more."""
-        for name in names:
+        for name in self.names:
             view = start.get(f"view {name}", {})
             held = {path for path in {*view, *start["live"]} if view.get(path) != start["live"].get(path)}
-            asleep = {path for path in held if view.get(path) == had.get(path)}
+            asleep = {path for path in held if name in others and view.get(path) == had.get(path)}
+            # What hides the person's file there, though nothing is held, goes with the next operation
+            asleep |= {path for path in held if (name, path) in self._taken_back}
             parts = [part for part in (f"view {name}", f"changes {name}") if part in start and part in now]
             start, now = (
                 {
@@ -233,6 +239,7 @@ class ObservedWorld(World):
         before = dict(made)
         for edit in edits:
             do_in_model(made, edit)
+        self._note_bases(name, live, before, made)
         if any(is_dir(made.get(path)) and made[path] != node for path, node in ways.items()):
             # The person has deleted this directory, or a held run made it: files play what becomes of its permissions
             raise Senseless
@@ -248,16 +255,17 @@ class ObservedWorld(World):
             if not is_dir(outside) and inside.get(path) == outside and not any(path in above(one) for one in made):
                 # The person has taken this directory away, and nothing is held in it any more
                 put(made, path, outside)
-        for path in {path for path in {*before, *made} if before.get(path) != made.get(path)}:
-            outside = self.seen["live"].get(path)
-            bases = self._bases.setdefault((name, path), [])
-            if made.get(path) in bases and inside.get(path) == outside:
-                # It was taken back, so what the person made there is seen
-                put(made, path, outside)
-            if before.get(path) == live.get(path):
-                bases.append(before.get(path))
         if after != "discard" and inside != made:
             raise Failure(f"view after run --{after}", f"{name}: {described(made, inside)}")
+
+    def _note_bases(self, name: str, live: Tree, before: Tree, made: Tree) -> None:
+        """Note which changes this run makes from what is live, and which of those before it takes back."""
+        for path in {path for path in {*before, *made} if before.get(path) != made.get(path)}:
+            bases = self._bases.setdefault((name, path), [])
+            if made.get(path) in bases:
+                self._taken_back.add((name, path))
+            if before.get(path) == live.get(path):
+                bases.append(before.get(path))
 
     def do_edit(self, _number: int, edits: list[Edit]) -> None:
         if self.alive:

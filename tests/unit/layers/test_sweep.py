@@ -422,9 +422,9 @@ def test_sweeping_thousands_of_held_layers_is_cheap(ground: Ground) -> None:
             ground.store.transaction.change(sql, (name, "0" * 16, "0" * 16))
     took = []
     for _ in range(5):
-        begun = time.perf_counter()
+        begun = time.process_time()
         assert sweep(ground.store) == Swept()
-        took.append(time.perf_counter() - begun)
+        took.append(time.process_time() - begun)
     assert min(took) < 0.05
     assert discard_stacks(ground.store, ground.sandbox.id) == 200
 
