@@ -7,6 +7,12 @@ if __name__ == "__main__":
     import os
     import sys
 
+    # Ctrl-C in a callback of an import: Python would only print it, and go on
+    sys.unraisablehook = lambda swallowed: (
+        os._exit(2 if sys.argv[1:2] == ["hook"] else 130)
+        if swallowed.exc_type is KeyboardInterrupt
+        else sys.__unraisablehook__(swallowed)
+    )
     try:
         from unspill.cli.main import main
     except BaseException as error:

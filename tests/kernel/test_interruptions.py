@@ -218,6 +218,31 @@ def test_a_signal_at_any_moment_ends_everything_and_holds_what_was_changed(
     assert begun <= held_in(prepared)
 
 
+INTERRUPTED = """
+import sys, weakref
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "unspill.cli.main":
+            watched = type("Watched", (), {})()
+            self.link = weakref.ref(watched, self.stop)
+    def stop(self, link):
+        raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--version"], 130), (["hook", "claude-code"], 2)])
+def test_ctrl_c_while_the_program_is_loaded_ends_it(tmp_path: Path, words: list[str], code: int) -> None:
+    """Even in a callback of Python's, which only prints what is raised in it. Control: without it, it goes on."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED)
+    program = [sys.executable, "-m", "unspill", *words]
+    hit = {**os.environ, "PYTHONPATH": os.fspath(tmp_path)}
+    done = subprocess.run(program, env=hit, input=b"", capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (code, b"")
+    if "--version" in words:
+        assert subprocess.run(program, capture_output=True, check=True).stdout.startswith(b"unspill ")
+
+
 def test_the_next_start_need_not_wait_for_the_death_of_the_last(prepared: Ground) -> None:
     for _ in range(5):
         program = start_busy(prepared)

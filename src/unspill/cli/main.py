@@ -19,7 +19,7 @@ from unspill.errors import (
     UsageError,
 )
 from unspill.host.dirfd import occupy_standard
-from unspill.host.libc import ignore_interrupts
+from unspill.host.libc import ignore_interrupts, repeat_swallowed_signals
 from unspill.lazy import lazy_module
 from unspill.policy.paths import closest, show
 from unspill.record import Record
@@ -405,6 +405,7 @@ def main() -> NoReturn:
 
 
 def _run_program() -> int:
+    repeat_swallowed_signals()
     _fill_closed_streams()
     code = run_words(sys.argv[1:])
     try:

@@ -362,31 +362,17 @@ class Terminated(KeyboardInterrupt):
 _AGAIN_S = 0.01
 
 
-class RaisingSignals:
-    """A block in which SIGTERM and SIGHUP raise `Terminated`, as Ctrl-C raises, instead of killing this program.
+def repeat_swallowed_signals() -> None:
+    """From now on, let a signal come again whose exception Python only prints.
 
-    What is raised in a callback of Python's own, at the end of an import for one, Python only prints. Then the signal
-    comes again a moment later.
+    Python does so in callbacks of its own, at the end of an import for one.
     """
+    usual = sys.unraisablehook
 
-    __slots__ = ("_hook", "_numbers")
-
-    def __enter__(self) -> None:
-        self._hook, sys.unraisablehook = sys.unraisablehook, self._hear
-        # Whoever started this program may have had one ignored, as nohup does
-        self._numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
-        for number in self._numbers:
-            signal.signal(number, _raise)
-
-    def __exit__(self, *_rest: object) -> None:
-        sys.unraisablehook = self._hook
-        for number in self._numbers:
-            signal.signal(number, signal.SIG_DFL)
-
-    def _hear(self, swallowed: Any) -> None:
+    def hear(swallowed: Any) -> None:
         error = swallowed.exc_value
         if not isinstance(error, KeyboardInterrupt):
-            self._hook(swallowed)
+            usual(swallowed)
             return
         before = signal.getsignal(signal.SIGALRM)
 
@@ -397,6 +383,24 @@ class RaisingSignals:
 
         signal.signal(signal.SIGALRM, again)
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
+    sys.unraisablehook = hear
+
+
+class RaisingSignals:
+    """A block in which SIGTERM and SIGHUP raise `Terminated`, as Ctrl-C raises, instead of killing this program."""
+
+    __slots__ = ("_numbers",)
+
+    def __enter__(self) -> None:
+        # Whoever started this program may have had one ignored, as nohup does
+        self._numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
+        for number in self._numbers:
+            signal.signal(number, _raise)
+
+    def __exit__(self, *_rest: object) -> None:
+        for number in self._numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _raise(number: int, _frame: object) -> NoReturn:
