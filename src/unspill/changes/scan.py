@@ -87,8 +87,6 @@ MAX_FINDINGS = 200
 # A chain of directories has a path per level: their sum grows with the square of the depth.
 MAX_PATH_BYTES = 512 * 1024 * 1024
 
-UPPER_KINDS: tuple[UpperKind, ...] = ("none", "whiteout", "file", "dir", "opaque", "symlink", "special")
-BASE_KINDS: tuple[BaseKind, ...] = ("none", "file", "dir", "symlink", "special")
 
 # What a pair of entries means: the one in the layers and the one beneath them. Every pair is listed, so that a kind
 # added later fails a test instead of being guessed. An entry that is missing in a directory which hides everything

@@ -100,7 +100,6 @@ def probe(bwrap: bytes | None, state_dir: bytes) -> Facts:
         cgroup=cgroup.kind,
         flatpak="FLATPAK_ID" in os.environ or os.path.exists("/.flatpak-info"),
         container=_find_surrounding(),
-        merged_usr=os.path.islink("/bin") and os.path.realpath("/bin") == "/usr/bin",
         state_filesystem=filesystem_of(state_dir),
     )
     problems = [(name, reason) for name, (_value, reason) in answers.items() if reason]

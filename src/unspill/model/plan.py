@@ -288,7 +288,6 @@ class Facts(Record):
     cgroup: CgroupKind
     flatpak: bool
     container: str
-    merged_usr: bool
     state_filesystem: str = ""
     problems: tuple[tuple[str, str], ...] = ()
 

@@ -254,10 +254,6 @@ class LayerTable(Table):
             )
             self.remove(layer for (layer,) in rows)
 
-    def retired(self) -> set[LayerId]:
-        """Return the layers that are in no stack any more but must not go yet."""
-        return {LayerId(as_id(row[0])) for row in self._db.rows("SELECT id FROM retired")}
-
     def take_unused(self) -> tuple[LayerId, ...]:
         """Forget and return retired layers that no run can have mounted: all open ones began after the retirement."""
         rows = self._db.rows(

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.unit.changes.trees import STAMP, WHITEOUT, Dir, Fifo, File, Node, Opaque, Stack, Symlink, Tree, build, told
 from unspill.changes import scan as scan_module
 from unspill.changes import walk
-from unspill.changes.scan import BASE_KINDS, TABLE, UPPER_KINDS, join, leads_out, scan
+from unspill.changes.scan import TABLE, join, leads_out, scan
 from unspill.errors import SandboxUnavailable
 from unspill.layers import trees as layer_modes
 from unspill.model.change import Change, ChangeSet, Identity
@@ -353,6 +353,8 @@ def test_descriptors_are_all_closed_after_a_scan(stack: Stack) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
+UPPER_KINDS: tuple[UpperKind, ...] = ("none", "whiteout", "file", "dir", "opaque", "symlink", "special")
+BASE_KINDS: tuple[BaseKind, ...] = ("none", "file", "dir", "symlink", "special")
 PAIRS = list(itertools.product(UPPER_KINDS, BASE_KINDS))
 
 

@@ -300,7 +300,7 @@ def binaries() -> st.SearchStrategy[Bwrap]:
 
 
 def facts() -> st.SearchStrategy[Facts]:
-    answers = "namespaces disable_userns proc_mount own_namespace lowerdir_plus seccomp openat2 flatpak merged_usr"
+    answers = "namespaces disable_userns proc_mount own_namespace lowerdir_plus seccomp openat2 flatpak"
     return st.builds(
         Facts,
         uid=st.integers(0, 2**32),

@@ -54,7 +54,6 @@ BEST = Facts(
     cgroup="v2",
     flatpak=False,
     container="",
-    merged_usr=True,
     state_filesystem="ext4",
 )
 OLD = BWRAP.replace(version="0.9.0", has_overlay=False, symlink_flaw=True)

@@ -38,7 +38,6 @@ def facts(**values: Any) -> Facts:
         cgroup="v2",
         flatpak=False,
         container="",
-        merged_usr=True,
     )
     return able.replace(**values)
 
