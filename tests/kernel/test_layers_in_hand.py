@@ -13,11 +13,13 @@ from typing import Any, Final
 import pytest
 
 from tests.support import Ground, kinds
-from unspill import Sandbox
+from unspill import Sandbox, Selection
+from unspill.apply.operate import operate
 from unspill.changes.scan import scan
 from unspill.errors import SandboxUnavailable
-from unspill.layers.locks import lock_sandbox
+from unspill.layers.locks import lock_sandbox, lock_unless_given_up
 from unspill.model.change import ChangeSet
+from unspill.sandbox import apply as applying
 from unspill.sandbox import history
 
 pytestmark = pytest.mark.kernel
@@ -53,14 +55,14 @@ def in_hand(ground: Ground, sandbox: Sandbox) -> Iterator[None]:
     elsewhere = ground.top / "in-hand"
     is_taken = threading.Event()
 
-    def operate() -> None:
+    def take() -> None:
         with lock_sandbox(os.fsencode(ground.state), sandbox.id):
             layer.rename(elsewhere)
             is_taken.set()
             time.sleep(MOMENT_S)
             elsewhere.rename(layer)
 
-    thread = threading.Thread(target=operate)
+    thread = threading.Thread(target=take)
     thread.start()
     is_taken.wait()
     yield
@@ -89,6 +91,51 @@ def test_a_discard_that_somebody_undoes_while_it_is_told_of_has_nothing_to_tell(
     monkeypatch.setattr(history, "scan", scan_after_an_undo)
     assert kinds(held.operation_changes(discard.number)) == {}
     assert kinds(held.changes()) == {"one": "added", "two": "added"}
+
+
+@contextmanager
+def nobody_is_kept_waiting(*_arguments: object) -> Iterator[None]:
+    """Taken layers as they were before runs waited for them."""
+    yield
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["", "control"])
+def test_no_run_begins_on_layers_that_an_operation_takes(
+    ground: Ground, held: Sandbox, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    seen: list[bytes] = []
+    other = threading.Thread(target=lambda: seen.append(ground.sandbox().run("cat one || echo no").stdout.head))
+
+    def operate_slowly(store: Any, task: Any) -> Any:
+        other.start()
+        other.join(MOMENT_S if waits else 20)
+        assert bool(seen) != waits
+        return operate(store, task)
+
+    monkeypatch.setattr(applying, "operate", operate_slowly)
+    if not waits:
+        monkeypatch.setattr(applying, "OperationUse", nobody_is_kept_waiting)
+    held.discard()
+    other.join()
+    assert seen == [b"no\n" if waits else b"1\n"]
+
+
+def test_an_undo_that_waited_looks_at_the_layers_anew(
+    ground: Ground, held: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another operation folded them meanwhile."""
+    ground.sandbox().run("echo 3 > two; echo 3 > three", after="apply")
+    assert kinds(held.changes()) == {"one": "added", "two": "added"}
+
+    @contextmanager
+    def lock_late(*arguments: Any) -> Iterator[object]:
+        ground.sandbox().discard(Selection(paths=(b"one",)))
+        with lock_unless_given_up(*arguments) as lock:
+            yield lock
+
+    monkeypatch.setattr(history, "lock_unless_given_up", lock_late)
+    assert held.undo().left == ()
+    assert kinds(held.changes()) == {"two": "added"}
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -483,4 +483,4 @@ def test_an_undo_of_a_session_leaves_alone_what_its_run_took_back(shell: Shell) 
     unspill run -q --hold -c "echo t1 > n"; unspill run -q --apply --session s1 -c "rm n"
     unspill log | grep -q discard
     unspill undo --session s1 2>&1 | head -n 1; unspill changes; ls"""
-    expect(shell, script, printed="unspill: nothing of session s1 is left to undo\nNothing is held.\nbin\nd\nf\ng")
+    expect(shell, script, printed="unspill: nothing of session s1 is left to undo\nNothing is held.\nd\nf\ng")

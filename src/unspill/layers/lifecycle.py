@@ -46,6 +46,7 @@ from unspill.layers.locks import (
     missing_layer,
     remove_unused,
     spill_dir,
+    still_active,
     this_process,
     upper_dir,
     work_dir,
@@ -367,9 +368,7 @@ def refuse_if_used(store: Store, sandbox: SandboxId) -> None:
         SandboxUnavailable: there is one.
     """
     if _is_used(store, sandbox):
-        raise SandboxUnavailable(
-            "A run of this sandbox is still active.", remedy="Wait for it or stop it, then try again."
-        )
+        raise still_active()
 
 
 def load_stacks(

@@ -221,6 +221,24 @@ class RunUse(StackUse):
             raise
 
 
+class OperationUse(StackUse):
+    """The same for an operation that takes the layers away: no run begins to stand on them meanwhile."""
+
+    __slots__ = ()
+
+    def __init__(self, state: bytes, sandbox: SandboxId) -> None:
+        """Take them; the sandbox's lock must be held, so that only runs can be in the way.
+
+        Raises:
+            SandboxUnavailable: a run stands on them.
+        """
+        self._fd = _open(lock_file(state, sandbox) + b".use")
+        self.is_alone = self.try_take(fcntl.LOCK_EX)
+        if not self.is_alone:
+            self.release()
+            raise still_active()
+
+
 class RootLocks:
     """The right to change live directories, against all processes of this user, whatever their state directory.
 
@@ -447,6 +465,13 @@ def base_link(state: bytes, layer: LayerId) -> bytes:
 def spill_dir(state: bytes, run: RunId) -> bytes:
     """Return the directory for output of a run that a row can't hold; whoever spills makes it, 0700."""
     return b"%b/runs/%b" % (state, run.encode())
+
+
+def still_active() -> SandboxUnavailable:
+    """Return the error for an operation on layers on which a run stands."""
+    return SandboxUnavailable(
+        "A run of this sandbox is still active.", remedy="Wait for it or stop it, then try again."
+    )
 
 
 def missing_layer(path: bytes, live: bytes) -> LayerMissing:

@@ -46,8 +46,9 @@ from unspill.errors import (
     UnspillError,
 )
 from unspill.host.dirfd import Beneath
-from unspill.layers.lifecycle import discard_stacks, make_upper, new_id, refuse_if_used
+from unspill.layers.lifecycle import discard_stacks, make_upper, new_id
 from unspill.layers.locks import (
+    OperationUse,
     StackUse,
     base_dir,
     given_up,
@@ -604,8 +605,8 @@ def discard_held(project: Project, selection: Selection, asked_by: str = "person
         ApplyFailed: the filesystem failed; nothing was discarded.
     """
     end_interrupted(project.store)
-    with lock_sandbox(project.store.state, project.row.id):
-        refuse_if_used(project.store, project.row.id)
+    state, sandbox = project.store.state, project.row.id
+    with lock_sandbox(state, sandbox), OperationUse(state, sandbox):
         if selection.is_everything:
             return discard_all(project, asked_by)
         return _Discard(project, selection, asked_by).run()

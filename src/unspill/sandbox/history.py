@@ -55,8 +55,8 @@ from unspill.git.files import repository_of
 from unspill.host.dirfd import Beneath
 from unspill.host.job import memory_file
 from unspill.host.overlay import hides_below
-from unspill.layers.lifecycle import load_stacks, refuse_if_used, stat_root
-from unspill.layers.locks import base_dir, lock_unless_given_up, refuse_given_up, upper_dir
+from unspill.layers.lifecycle import load_stacks, stat_root
+from unspill.layers.locks import OperationUse, base_dir, lock_unless_given_up, refuse_given_up, upper_dir
 from unspill.model.change import (
     Change,
     ChangeSet,
@@ -150,6 +150,7 @@ class HeldReversal:
         # By root, what is held before the reversal
         self._held: dict[bytes, dict[bytes, int]] = {}
         self._trees: tuple[Taken, ...] = ()
+        self._use: OperationUse | None = None
         self._linked: list[bytes] = []
         roots = self._operation.roots
         done = (journal.steps[index] for index in self._end.done)
@@ -168,7 +169,7 @@ class HeldReversal:
         left = [(root, path) for root, path, inode in self._end.held or () if inode]
         if left or self.is_covered():
             sandbox = SandboxId(self._operation.sandbox)
-            refuse_if_used(self._store, sandbox)
+            self._use = OperationUse(self._store.state, sandbox)
             self._trees = taken_layers(self._store, sandbox)
             masks = self._find_masks()
             self._held = {
@@ -235,6 +236,11 @@ class HeldReversal:
                     if not any(_has_entry(upper, change.path) for upper in later)
                 ]
         return Settled(held=tuple(found))
+
+    def release(self) -> None:
+        """Let runs stand on the layers again."""
+        if self._use is not None:
+            self._use.release()
 
     def drop_links(self) -> None:
         """Remove second names of what stays held as it was: what has one is copied when it is applied."""
@@ -735,7 +741,6 @@ def _reverse(
     origin = project.store.operations.find(wanted.origin) if wanted.origin is not None else None
     first = wanted if origin is None else origin
     is_run = first.kind == "apply" and first.asked_by == AFTER_RUN
-    held = HeldReversal(project, journal, is_run=is_run)
     # Of what was asked for, the text that the run left is held again: there an edited file is a conflict
     may_merge = is_run or first.kind not in ("apply", "discard")
     text_of = _texts_of(project.store, wanted)
@@ -753,10 +758,15 @@ def _reverse(
         is_dry=is_dry,
     )
     try:
-        if not held and not journal.end.restored:
+        if not HeldReversal(project, journal, is_run=is_run) and not journal.end.restored:
             return operate(project.store, task)
         with lock_unless_given_up(project.store.state, SandboxId(wanted.sandbox), cancel_fd):
-            done = operate(project.store, _with_layers(project.store, wanted, journal, task, held))
+            # Anew: while this waited, somebody else may have taken the layers
+            held = HeldReversal(project, journal, is_run=is_run)
+            try:
+                done = operate(project.store, _with_layers(project.store, wanted, journal, task, held))
+            finally:
+                held.release()
             if done.number:
                 held.drop_links()
             return done
