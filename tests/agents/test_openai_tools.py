@@ -14,7 +14,7 @@ from tests.agents.openai_given import break_sandbox, quiet, request, scripted, s
 from tests.support import Ground, lasting, processes_with, short
 from unspill import Network, Sandbox
 from unspill.adapters.openai_agents import function_tools, run_command_function, shell_executor
-from unspill.adapters.tools import call_tool, run_command_tool, tools_of
+from unspill.adapters.tools import call_run_command, run_command_tool, tools_of
 from unspill.errors import UnspillError
 from unspill.model.permission import Denied, Question
 
@@ -51,7 +51,7 @@ async def test_a_model_reads_the_words_of_the_tool(ground: Ground) -> None:
 async def test_it_is_what_the_library_says(ground: Ground) -> None:
     sandbox = ground.sandbox()
     (text,) = await say([run_command_function(sandbox)], tool_call(1, "run_command", command="echo x; exit 3"))
-    assert text == call_tool(sandbox, "run", {"command": "echo x; exit 3"}).text
+    assert text == call_run_command(sandbox, {"command": "echo x; exit 3"}).text
 
 
 async def test_all_tools_work_together_in_one_run(ground: Ground) -> None:
@@ -187,7 +187,7 @@ async def test_what_we_say_of_a_command_is_what_the_tool_says_beside_its_exit_co
     ground: Ground, command: str
 ) -> None:
     ground.write("old", "x")
-    tool = call_tool(ground.sandbox("one"), "run", {"command": command}).text
+    tool = call_run_command(ground.sandbox("one"), {"command": command}).text
     head = tool.partition("Output:\n" if "Output:\n" in tool else "The command printed")[0]
     printed, *ours = (await shell_executor(ground.sandbox("other"))(request(command))).output
     assert head.startswith(f"Exit code: {printed.exit_code}")

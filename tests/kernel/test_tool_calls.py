@@ -25,7 +25,7 @@ from unspill import Limits, Network, Rules, Sandbox
 from unspill.adapters.aio import acall_tool
 from unspill.adapters.answers import Answer
 from unspill.adapters.files import Workspace, attempt
-from unspill.adapters.tools import Tool, call_tool, run_command_tool, tools_of
+from unspill.adapters.tools import Tool, call_run_command, call_tool, run_command_tool, tools_of
 from unspill.apply import operate, perform
 from unspill.errors import SandboxUnavailable
 from unspill.layers.locks import SandboxLock, lock_sandbox
@@ -269,12 +269,12 @@ def test_what_a_command_names_is_in_quotes_where_we_speak_of_it(
     ground: Ground, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It names something with a sentence of ours. Control: without quotes the sentence is one of ours."""
-    ours, _output, _rest = call_tool(ground.sandbox(), "run", {"command": LIES[case]}).text.partition("Output:")
+    ours, _output, _rest = call_run_command(ground.sandbox(), {"command": LIES[case]}).text.partition("Output:")
     assert PROSE in ours
     assert PROSE not in re.sub(r'"[^"]*"', "", ours)
     for module in (hints, results):
         monkeypatch.setattr(module, "quote", show)
-    ours, _output, _rest = call_tool(ground.sandbox("other"), "run", {"command": LIES[case]}).text.partition("Output:")
+    ours, _output, _rest = call_run_command(ground.sandbox("other"), {"command": LIES[case]}).text.partition("Output:")
     assert PROSE in re.sub(r'"[^"]*"', "", ours)
 
 
@@ -425,7 +425,7 @@ def test_a_tool_says_that_the_sandbox_failed(damaged: Sandbox, name: str) -> Non
 
 
 def test_so_does_the_one_tool_by_itself_and_without_blocking(damaged: Sandbox) -> None:
-    assert call_tool(damaged, "run", CALLS_FAILURES["run"]).text == f"ERROR: {WHY}\n"
+    assert call_run_command(damaged, CALLS_FAILURES["run"]).text == f"ERROR: {WHY}\n"
     assert asyncio.run(acall_tool(damaged, "run", CALLS_FAILURES["run"])).text == f"ERROR: {WHY}\n"
 
 

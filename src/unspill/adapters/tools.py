@@ -266,6 +266,11 @@ def run_command_tool(sandbox: Sandbox) -> Tool:
     return _run_tool(places_of(sandbox), sandbox).replace(name=NAME)
 
 
+def call_run_command(sandbox: Sandbox, arguments: Mapping[str, Any], **options: Any) -> Answer:
+    """Run what a model asks for and return what it is told. The options are those of `call_tool`."""
+    return call_tool(sandbox, "run", arguments, **options)
+
+
 def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any], *, has_background: bool = False) -> dict[str, Any]:
     """Return the arguments of `Sandbox.run` that a model's arguments mean.
 
