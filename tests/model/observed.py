@@ -213,6 +213,9 @@ class ObservedWorld(World):
                 }
                 for seen in (start, now)
             )
+            if asleep:
+                # Git sees that as well
+                start.pop(f"git {name}", None)
         return start, now
 
     def are_same(self, one: Seen, two: Seen) -> bool:
@@ -250,6 +253,11 @@ class ObservedWorld(World):
         for path in self._stale.get(name, ()):
             # Nothing is promised yet of what was changed outside meanwhile
             put(made, path, inside.get(path))
+        for path in sorted(path for taken_from, path in self._taken_back if taken_from == name):
+            outside = self.seen["live"].get(path)
+            if inside.get(path) == outside:
+                # What hid the person's file there has gone with an operation
+                put(made, path, outside)
         for path in sorted(path for path, node in made.items() if is_dir(node))[::-1]:
             outside = self.seen["live"].get(path)
             if not is_dir(outside) and inside.get(path) == outside and not any(path in above(one) for one in made):
