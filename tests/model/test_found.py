@@ -484,3 +484,11 @@ def test_an_undo_of_a_session_leaves_alone_what_its_run_took_back(shell: Shell) 
     unspill log | grep -q discard
     unspill undo --session s1 2>&1 | head -n 1; unspill changes; ls"""
     expect(shell, script, printed="unspill: nothing of session s1 is left to undo\nNothing is held.\nd\nf\ng")
+
+
+def test_what_is_no_text_any_more_replaces_a_text_of_which_the_person_changed_the_permissions(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "printf 't1\\\\0' > f"; chmod 755 f; unspill apply 2>&1 | grep 'f:'
+    stat -c %a f; tr '\\0' . < f; chmod 644 f; unspill run -q --hold -c "chmod 755 f"
+    printf 't2\\0' > f; unspill apply > /dev/null 2>&1; stat -c %a f; tr '\\0' . < f"""
+    expect(shell, script, printed="f: merged with your edits\n755\nt1.755\nt2.")

@@ -757,13 +757,13 @@ class RootDraft:
             return None, "", ""
         if ours == theirs:
             return ours, "", ""
-        if text is None:
-            if base is None:
-                return None, "", ""
-            if base.has_content_of(self._live, path, found):
-                return theirs, "", ""
-            return (ours, "", "") if self._is_content_of_base(change, base) else (None, "", "")
-        if (path in self._moved and base is None) or max(len(ours), len(theirs)) > LARGEST_TEXT:
+        if base is None and (text is None or path in self._moved):
+            return None, "", ""
+        if ours == text or (text is None and base is not None and base.has_content_of(self._live, path, found)):
+            return theirs, "", ""
+        if theirs == text or (text is None and base is not None and self._is_content_of_base(change, base)):
+            return ours, "", ""
+        if text is None or max(len(ours), len(theirs)) > LARGEST_TEXT:
             return None, "", ""
         merge = merge_texts(text, ours, theirs)
         side = None if merge is None else self._bases.resolve(path, (text, ours, theirs), len(merge.clashes))
