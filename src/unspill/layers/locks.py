@@ -175,9 +175,16 @@ class StackUse:
             raise
 
     def try_take(self, how: int) -> bool:
-        """Change what this is, if nobody stands in the way; tell whether it is changed."""
+        """Change what this is, if nobody stands in the way; tell whether it is changed.
+
+        Raises:
+            SandboxUnavailable: the filesystem failed.
+        """
         assert self._fd is not None
-        return _try_flock(self._fd, how)
+        try:
+            return _try_flock(self._fd, how)
+        except OSError as error:
+            raise _unavailable(error) from error
 
     def release(self) -> None:
         """Leave the layers, for good."""
@@ -233,10 +240,13 @@ class OperationUse(StackUse):
             SandboxUnavailable: a run stands on them.
         """
         self._fd = _open(lock_file(state, sandbox) + b".use")
-        self.is_alone = self.try_take(fcntl.LOCK_EX)
-        if not self.is_alone:
+        try:
+            self.is_alone = self.try_take(fcntl.LOCK_EX)
+            if not self.is_alone:
+                raise still_active()
+        except BaseException:
             self.release()
-            raise still_active()
+            raise
 
 
 class RootLocks:

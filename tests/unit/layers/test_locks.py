@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One holder at a time, in threads and in processes; a dead holder holds nothing."""
 
+import errno
 import fcntl
 import os
 import pwd
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +20,16 @@ from tests.support import locked_by_a_stranger
 from tests.unit.layers.ground import Ground
 from unspill.errors import ProjectBusy, SandboxUnavailable
 from unspill.layers import locks
-from unspill.layers.locks import RootLocks, SandboxLock, find_own_flock, lock_sandbox, refuse_given_up, wait_for_lock
+from unspill.layers.locks import (
+    OperationUse,
+    RootLocks,
+    RunUse,
+    SandboxLock,
+    find_own_flock,
+    lock_sandbox,
+    refuse_given_up,
+    wait_for_lock,
+)
 from unspill.model.run import SandboxId
 
 # Reads a number, waits a moment, writes the next: two at once lose counts.
@@ -167,6 +177,26 @@ def test_locks_lie_in_the_state_directory_for_their_owner_alone(ground: Ground) 
     path = os.path.join(ground.store.state, b"locks", ground.sandbox.id.encode())
     assert os.stat(path).st_mode & 0o777 == 0o600
     assert os.listdir(ground.project) == []
+
+
+TAKERS: dict[str, Callable[[bytes, SandboxId], object]] = {
+    "a run": lambda state, sandbox: RunUse(state, sandbox, None),
+    "an operation": OperationUse,
+}
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_a_filesystem_that_fails_where_layers_are_taken_is_said(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, taker: str
+) -> None:
+    def fail(_fd: int, _how: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(SandboxUnavailable, match="can't be locked: No space left on device"):
+        TAKERS[taker](ground.store.state, ground.sandbox.id)
+    assert os.listdir("/proc/self/fd") == before
 
 
 @contextmanager
