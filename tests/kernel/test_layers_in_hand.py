@@ -16,7 +16,7 @@ from tests.support import Ground, kinds
 from unspill import Sandbox, Selection
 from unspill.apply.operate import operate
 from unspill.changes.scan import scan
-from unspill.errors import SandboxUnavailable
+from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.locks import lock_sandbox, lock_unless_given_up
 from unspill.model.change import ChangeSet
 from unspill.sandbox import apply as applying
@@ -136,6 +136,46 @@ def test_an_undo_that_waited_looks_at_the_layers_anew(
     monkeypatch.setattr(history, "lock_unless_given_up", lock_late)
     assert held.undo().left == ()
     assert kinds(held.changes()) == {"two": "added"}
+
+
+@pytest.fixture
+def undone_late(ground: Ground, held: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+    """An undo that waits while somebody else undoes the same, and applies what is held then."""
+
+    @contextmanager
+    def lock_late(*arguments: Any) -> Iterator[object]:
+        monkeypatch.setattr(history, "lock_unless_given_up", lock_unless_given_up)
+        ground.sandbox().undo()
+        ground.sandbox().apply()
+        with lock_unless_given_up(*arguments) as lock:
+            yield lock
+
+    def undo() -> object:
+        monkeypatch.setattr(history, "lock_unless_given_up", lock_late)
+        return held.undo()
+
+    return undo
+
+
+@pytest.mark.parametrize("kind", ["discard", "apply"])
+def test_of_two_undos_at_once_one_takes_the_operation_back(
+    ground: Ground, held: Sandbox, undone_late: Callable[[], object], kind: str
+) -> None:
+    number = getattr(held, kind)().number
+    with pytest.raises(UsageError, match=f"op {number} was undone or redone in the meantime, by op {number + 1}"):
+        undone_late()
+    assert kinds(held.changes()) == {}
+    assert (ground.project / "one").read_text() == "1\n"
+
+
+def test_if_both_did_layers_would_be_held_that_are_gone(
+    held: Sandbox, undone_late: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_refuse_reversed_since", lambda *_: None)
+    held.discard()
+    undone_late()
+    with pytest.raises(SandboxUnavailable, match="is missing"):
+        held.changes()
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -512,7 +512,6 @@ def undo_operation(
     """
     end_interrupted(project.store)
     done = done_in(project)
-    reversed_by = reversals_of(done)
     if operation is None:
         newest = _newest_by_origin(done)
         last = (newest[one.origin] for one in done if _is_meant(one))
@@ -525,7 +524,7 @@ def undo_operation(
         if (wanted.kind == "undo") != (named.kind == "undo"):
             raise _already_reversed(named, wanted)
     kind: OperationKind = "undo" if wanted.kind != "undo" else "redo"
-    return _reverse(project, wanted, kind, reversed_by, asked_by, cancel_fd, is_dry=is_dry)
+    return _reverse(project, wanted, kind, done, asked_by, cancel_fd, is_dry=is_dry)
 
 
 def _is_meant(one: Operation) -> bool:
@@ -571,7 +570,6 @@ def redo_operation(project: Project, operation: str | int | None, asked_by: str)
     """
     end_interrupted(project.store)
     done = done_in(project)
-    reversed_by = reversals_of(done)
     if operation is None:
         newest = _newest_by_origin(done)
         wanted = next((newest[one.origin] for one in done if newest[one.origin].kind == one.kind == "undo"), None)
@@ -584,7 +582,7 @@ def redo_operation(project: Project, operation: str | int | None, asked_by: str)
             raise _already_reversed(named, wanted)
         if wanted.kind != "undo":
             raise UsageError(f"op {named.number} was not undone", remedy="See `unspill log`.")
-    return _reverse(project, wanted, "redo", reversed_by, asked_by)
+    return _reverse(project, wanted, "redo", done, asked_by)
 
 
 def steps_of(project: Project, operation: Operation) -> tuple[Step, ...]:
@@ -715,6 +713,17 @@ def _already_reversed(wanted: Operation, by: Operation) -> UsageError:
     )
 
 
+def _refuse_reversed_since(store: Store, wanted: Operation, done: Sequence[Operation]) -> None:
+    """Stop where somebody else undid or redid an operation that was to be reversed, after these were done."""
+    known = {one.id for one in done}
+    for one in store.operations.of_origin(wanted.origin or wanted.id):
+        if one.id not in known:
+            raise UsageError(
+                f"op {wanted.number} was undone or redone in the meantime, by op {one.number}",
+                remedy="See `unspill log`.",
+            )
+
+
 def _texts_of(store: Store, operation: Operation) -> Callable[[int, bytes], bytes | None]:
     return lambda root, path: find_text(store, operation.id, operation.roots[root], path)
 
@@ -723,7 +732,7 @@ def _reverse(
     project: Project,
     wanted: Operation,
     kind: OperationKind,
-    reversed_by: dict[OperationId, Operation],
+    done: Sequence[Operation],
     asked_by: str,
     cancel_fd: int | None = None,
     *,
@@ -731,8 +740,8 @@ def _reverse(
 ) -> Operation:
     if wanted.ending != "done":
         raise UsageError(f"op {wanted.number} was rolled back: there is nothing to undo")
-    if wanted.id in reversed_by:
-        raise _already_reversed(wanted, reversed_by[wanted.id])
+    if by := reversals_of(done).get(wanted.id):
+        raise _already_reversed(wanted, by)
     journal = journal_of(project.store.state, wanted)
     if journal is None or journal.end is None:
         raise UsageError(f"the backup of op {wanted.number} is gone", remedy="See `keep_days` in the settings.")
@@ -744,6 +753,11 @@ def _reverse(
     # Of what was asked for, the text that the run left is held again: there an edited file is a conflict
     may_merge = is_run or first.kind not in ("apply", "discard")
     text_of = _texts_of(project.store, wanted)
+
+    def check() -> None:
+        refuse_given_up(cancel_fd)
+        _refuse_reversed_since(project.store, wanted, done)
+
     task = Task(
         kind=kind,
         sandbox=wanted.sandbox,
@@ -754,22 +768,23 @@ def _reverse(
         of=wanted.id,
         origin=wanted.origin,
         runs=wanted.runs,
-        check=lambda: refuse_given_up(cancel_fd),
+        check=check,
         is_dry=is_dry,
     )
     try:
         if not HeldReversal(project, journal, is_run=is_run) and not journal.end.restored:
             return operate(project.store, task)
         with lock_unless_given_up(project.store.state, SandboxId(wanted.sandbox), cancel_fd):
+            check()
             # Anew: while this waited, somebody else may have taken the layers
             held = HeldReversal(project, journal, is_run=is_run)
             try:
-                done = operate(project.store, _with_layers(project.store, wanted, journal, task, held))
+                made = operate(project.store, _with_layers(project.store, wanted, journal, task, held))
             finally:
                 held.release()
-            if done.number:
+            if made.number:
                 held.drop_links()
-            return done
+            return made
     finally:
         forget_untracked(project)
 

@@ -120,6 +120,11 @@ class OperationTable(Table):
         sql = f"SELECT {_OPERATION} FROM operations WHERE {where} ORDER BY number"
         return tuple(map(_to_operation, self._db.rows(sql, (project, number))))
 
+    def of_origin(self, origin: OperationId) -> tuple[Operation, ...]:
+        """Return an operation and what undid and redid it, as far as that was done."""
+        sql = f"SELECT {_OPERATION} FROM operations WHERE origin = ? AND ending = 'done'"
+        return tuple(map(_to_operation, self._db.rows(sql, (origin,))))
+
     def has_later_edits(self, project: bytes, number: int) -> bool:
         """Tell whether another program has changed files of a project since that number, and was recorded."""
         sql = "SELECT 1 FROM operations WHERE project = ? AND number > ? AND kind = 'edit' LIMIT 1"
