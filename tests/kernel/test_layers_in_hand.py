@@ -44,14 +44,14 @@ def held(ground: Ground) -> Sandbox:
     return sandbox
 
 
-def newest_layer(ground: Ground) -> Path:
-    return max((ground.state / "layers").iterdir(), key=lambda path: (path / "two").exists())
+def layer_with(ground: Ground, name: str) -> Path:
+    return max((ground.state / "layers").iterdir(), key=lambda path: (path / name).exists())
 
 
 @contextmanager
 def in_hand(ground: Ground, sandbox: Sandbox) -> Iterator[None]:
     """Have a held layer elsewhere for a moment, as an operation has it: with the sandbox's lock."""
-    layer = newest_layer(ground)
+    layer = layer_with(ground, "two")
     elsewhere = ground.top / "in-hand"
     is_taken = threading.Event()
 
@@ -178,10 +178,12 @@ def test_if_both_did_layers_would_be_held_that_are_gone(
         held.changes()
 
 
+@pytest.mark.parametrize("gone", ["one", "two"])
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_layer_that_is_gone_is_named_and_the_way_out_keeps_the_rest(ground: Ground, held: Sandbox, look: str) -> None:
-    layer = newest_layer(ground)
-    layer.rename(ground.top / "backup")
+def test_a_layer_that_is_gone_is_named_and_the_way_out_keeps_the_rest(
+    ground: Ground, held: Sandbox, look: str, gone: str
+) -> None:
+    layer_with(ground, gone).rename(ground.top / "backup")
     with pytest.raises(SandboxUnavailable, match="is missing; the changes in it are lost") as caught:
         LOOKS[look](held)
     remedy = caught.value.remedy or ""
@@ -189,6 +191,7 @@ def test_a_layer_that_is_gone_is_named_and_the_way_out_keeps_the_rest(ground: Gr
     assert command.startswith("mkdir ")
     assert "discard" not in remedy
     subprocess.run(command.split(), check=True)
-    assert kinds(held.changes()) == {"one": "added"}
+    left = {"one": "two", "two": "one"}[gone]
+    assert kinds(held.changes()) == {left: "added"}
     assert held.apply().left == ()
-    assert (ground.project / "one").read_text() == "1\n"
+    assert (ground.project / left).exists()
