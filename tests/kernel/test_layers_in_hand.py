@@ -93,16 +93,30 @@ def test_a_discard_that_somebody_undoes_while_it_is_told_of_has_nothing_to_tell(
     assert kinds(held.changes()) == {"one": "added", "two": "added"}
 
 
-@contextmanager
-def nobody_is_kept_waiting(*_arguments: object) -> Iterator[None]:
-    """Taken layers as they were before runs waited for them."""
-    yield
+class NobodyWaits:
+    """Layers that are taken as they were before runs waited for them."""
+
+    def __init__(self, *_arguments: object) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_rest: object) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["", "control"])
+@pytest.mark.parametrize("verb", ["discard", "redo"])
 def test_no_run_begins_on_layers_that_an_operation_takes(
-    ground: Ground, held: Sandbox, monkeypatch: pytest.MonkeyPatch, waits: bool
+    ground: Ground, held: Sandbox, monkeypatch: pytest.MonkeyPatch, verb: str, waits: bool
 ) -> None:
+    if verb == "redo":
+        held.discard()
+        held.undo()
     seen: list[bytes] = []
     other = threading.Thread(target=lambda: seen.append(ground.sandbox().run("cat one || echo no").stdout.head))
 
@@ -112,10 +126,11 @@ def test_no_run_begins_on_layers_that_an_operation_takes(
         assert bool(seen) != waits
         return operate(store, task)
 
-    monkeypatch.setattr(applying, "operate", operate_slowly)
-    if not waits:
-        monkeypatch.setattr(applying, "OperationUse", nobody_is_kept_waiting)
-    held.discard()
+    for module in (applying, history):
+        monkeypatch.setattr(module, "operate", operate_slowly)
+        if not waits:
+            monkeypatch.setattr(module, "OperationUse", NobodyWaits)
+    getattr(held, verb)()
     other.join()
     assert seen == [b"no\n" if waits else b"1\n"]
 

@@ -168,9 +168,8 @@ class HeldReversal:
         """
         left = [(root, path) for root, path, inode in self._end.held or () if inode]
         if left or self.is_covered():
-            sandbox = SandboxId(self._operation.sandbox)
-            self._use = OperationUse(self._store.state, sandbox)
-            self._trees = taken_layers(self._store, sandbox)
+            self.take_alone()
+            self._trees = taken_layers(self._store, SandboxId(self._operation.sandbox))
             masks = self._find_masks()
             self._held = {
                 stack.live: held_inodes(fold_changes((stack.replace(mask=masks.get(stack.live)),)))
@@ -184,6 +183,14 @@ class HeldReversal:
                 remedy="See `unspill log`, and undo that instead.",
             )
         return self._trees
+
+    def take_alone(self) -> None:
+        """Keep runs from standing on the layers until `release`.
+
+        Raises:
+            SandboxUnavailable: one does already.
+        """
+        self._use = OperationUse(self._store.state, SandboxId(self._operation.sandbox))
 
     def is_covered(self) -> bool:
         """Tell whether a later run made a directory anew, and so would hide what is restored beneath it."""
@@ -806,6 +813,8 @@ def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task, 
         trees = tuple(known[layer] for layer in layers if layer in known)
         _refuse_built_on(store, wanted, layers, [*known])
         if len(trees) == len(layers) == len(known):
+            if not task.is_dry:
+                held.take_alone()
             return task.replace(trees=trees, changed=changed)
     elif changed and end.held is None and not held.is_covered():
         return task.replace(restored=journal.trees, changed=changed, settle=held.list_restored)
