@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.kernel.twin_draw import AGENT, NO_LOCK, PERSON, Sequence, Step, is_of_agent
 from tests.kernel.twin_world import World, lines, sh
 from unspill import Sandbox
-from unspill.errors import UsageError
+from unspill.errors import SandboxUnavailable, UsageError
 from unspill.model.change import Selection
 from unspill.model.operation import Operation
 
@@ -185,7 +185,10 @@ class Game:
                     number = self._last_of(kind, sandbox, running) if running is not None else None
                     if running is None or number is not None:
                         operation = sandbox.undo(number) if kind == "undo" else sandbox.redo(number)
-        except UsageError as error:
+        except (UsageError, SandboxUnavailable) as error:
+            if running is None and isinstance(error, SandboxUnavailable):
+                raise
+            # What an operation left held, or a later run covers, is not held otherwise while a run stands on it
             self.told.append(f"{kind}: {error.message}")
             return
         self.told.append(f"{kind} in {self.world.name_of(sandbox)}: {_told(operation)}")
