@@ -31,7 +31,6 @@ from mcp.server.runner import serve_dual_era_loop
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
-from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -404,7 +403,6 @@ async def _call_back(context: Context, pending: PendingQuestion, may_remember: b
             make_form(question, may_remember=may_remember),
             ElicitResult,
             request_read_timeout_seconds=max(pending.left_s, 0.01),
-            metadata=ServerMessageMetadata(related_request_id=context.request_id),
         )
     except (MCPError, ValidationError) as error:
         if isinstance(error, MCPError) and error.error.code == REQUEST_TIMEOUT:
