@@ -203,8 +203,9 @@ class ObservedWorld(World):
             view = start.get(f"view {name}", {})
             held = {path for path in {*view, *start["live"]} if view.get(path) != start["live"].get(path)}
             asleep = {path for path in held if name in others and view.get(path) == had.get(path)}
-            # What hides the person's file there, though nothing is held, goes with the next operation
-            asleep |= {path for path in held if (name, path) in self._taken_back}
+            # An open defect: it hides what the person makes there (an expected failure in test_found)
+            taken_back = {path for path in held if (name, path) in self._taken_back}
+            asleep |= taken_back
             parts = [part for part in (f"view {name}", f"changes {name}") if part in start and part in now]
             start, now = (
                 {
@@ -213,7 +214,7 @@ class ObservedWorld(World):
                 }
                 for seen in (start, now)
             )
-            if asleep:
+            if taken_back:
                 # Git sees that as well
                 start.pop(f"git {name}", None)
         return start, now
@@ -256,7 +257,7 @@ class ObservedWorld(World):
         for path in sorted(path for taken_from, path in self._taken_back if taken_from == name):
             outside = self.seen["live"].get(path)
             if inside.get(path) == outside:
-                # What hid the person's file there has gone with an operation
+                # What hid the person's file there has gone with an operation, as it should have before
                 put(made, path, outside)
         for path in sorted(path for path, node in made.items() if is_dir(node))[::-1]:
             outside = self.seen["live"].get(path)

@@ -687,7 +687,7 @@ def make_skeleton(points: Iterable[Point]) -> None:
 def _open_stack(state: bytes, stack: Stack, row: LayerRow) -> Stack:
     made = _make_layer(state, row.id, stack.lowers()[0])
     live = stat_root(stack.live)
-    # All of them: of one that is missing the kernel only says that something is
+    # Each of them: the kernel does not say which layer is missing
     below = [live, *(os.lstat(layer.upper) for layer in stack.sealed)][-1]
     # What a command sees as the time of the root is that of the upper directory
     os.utime(upper_dir(state, row.id), ns=(below.st_atime_ns, below.st_mtime_ns))
