@@ -5,7 +5,8 @@ Cases: `true`, also with the profile `strict`, and without any record or look at
 the watch over a command cost by themselves; a command that changes nothing, and one that writes a file and is held
 with a layer of its own; the start of a live sandbox up to the end of its first command, and the memory of many of them.
 Checkpoints of 100 and of 5,000 changes with a server alive are measured against `cp -a` of these files, and plain runs
-that go on at once in one sandbox against as many sandboxes.
+that go on at once in one sandbox against as many sandboxes. A command that joins others has everything looked up anew,
+so that it sees what the person has edited: it is measured against one for which nobody does that.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ CASES: dict[str, tuple[str, float | None, float | None]] = {
 }
 CHANGED, MANY_CHANGED = 100, 5000
 AT_ONCE = 8
+CACHED = 20_000
 MEMORY_BAR_MIB = 1.6
 
 
@@ -77,7 +79,8 @@ def main() -> None:
             many = Busy(directory, busier, MANY_CHANGED)
             for _ in range(options.pick(1, 2, 10)):
                 many.turn()
-            more = [*many.cases(None, (0.3, None)), memory(sandbox, options.pick(10, 40, 200))]
+            joined = joining(directory, options)
+            more = [*many.cases(None, (0.3, None)), *joined, memory(sandbox, options.pick(10, 40, 200))]
             many.live.close()
             measure(sandbox, live, strict_live, written, written_live, busy, beside, more, options)
             busy.live.close()
@@ -197,6 +200,54 @@ def memory(sandbox: Sandbox, count: int) -> Case:
             live.close()
     words = f"memory (PSS) of each of {count} live sandboxes, in MiB"
     return Case(words, each, "MiB", 1.0, MEMORY_BAR_MIB, reached=2.2)
+
+
+class Joining:
+    """A live sandbox with something alive that looks up many names when it is told to, and commands that join it."""
+
+    def __init__(self, sandbox: Sandbox, *, is_refreshed: bool) -> None:
+        self.live = sandbox.live()
+        if not is_refreshed:
+            self.live._live.watch(())
+            self.live._live._refresh = lambda: None  # type: ignore[method-assign]
+        walk = "while read word; do find many -newer file > /dev/null; echo walked; done"
+        self._walker = self.live.start(walk, after="hold")
+        self._offset = 0
+
+    def walk(self) -> None:
+        self._walker.write(b"word\n")
+        _text, self._offset, _lost = self._walker.output(self._offset, timeout=20)
+
+    def join(self) -> float:
+        return timed(lambda: run_true(self.live))
+
+
+def joining(directory: Path, options: Options) -> list[Case]:
+    """Return what it costs to join others, with few names cached and with many."""
+    project = make_project(directory, "joined")
+    (project / "many").mkdir()
+    for number in range(CACHED):
+        (project / "many" / str(number)).touch()
+    with Sandbox(project) as one, Sandbox(project, name="other") as other:
+        arms = {"refreshed": Joining(one, is_refreshed=True), "not": Joining(other, is_refreshed=False)}
+        few: dict[str, list[float]] = {name: [] for name in arms}
+        many: dict[str, list[float]] = {name: [] for name in arms}
+        for number in range(options.pick(20, 100, 400)):
+            for name, arm in arms.items():
+                few[name].append(arm.join())
+                if number % 4 == 0:
+                    arm.walk()
+                    many[name].append(arm.join())
+                    # The next one has few names again
+                    arm.join()
+        for arm in arms.values():
+            arm.live.close()
+    words = "a command that joins others, against one for which nothing is looked up anew"
+    return [
+        Case(words, fast(few["refreshed"]), "ms", fast(few["not"]), 1.1),
+        # The kernel takes longer for each name that it drops than the rest of a join takes
+        Case(f"{words}, {CACHED:,} names cached", fast(many["refreshed"]), "ms", fast(many["not"]), 3.0, reached=6.5),
+    ]
 
 
 class Beside:

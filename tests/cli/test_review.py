@@ -52,6 +52,7 @@ class Keys:
         at = next(place for place, one in enumerate(app.picks.entries) if one.path == path.encode())
         app.files.go(app.picks.reveal(at))
         await self.until(lambda: app.diff.place == at and app.diff.lines)
+        await self.until(lambda: at not in app.picks.held or (at in app.details and app.details[at].consent))
 
     async def click(self, pane: str, x: int, y: int) -> None:
         await self._pilot.click(pane, offset=(x, y))

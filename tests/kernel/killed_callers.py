@@ -23,6 +23,7 @@ project, bwrap, name, command, settings = sys.argv[1:]
 settings = json.loads(settings)
 limits = Limits(**settings.pop("limits", {}))
 options = settings.pop("options", {})
+settings["roots"] = tuple(map(os.fsencode, settings.pop("roots", ())))
 policy = Policy(**VIEW, bwrap=os.fsencode(bwrap), **settings)
 sandbox = Sandbox(project, name=name, policy=policy, approver=Callback(lambda question: "once"))
 

@@ -440,7 +440,8 @@ def test_a_directory_that_was_exchanged_meanwhile_is_not_written_over(
     assert ground.run(EXCHANGED[change]).held
     work = exchange_directory(ground, way)
     if not is_compared:
-        monkeypatch.setattr("unspill.apply.draft.has_moved", lambda *_given: False)
+        for module in ("apply.bases", "apply.fold", "sandbox.apply"):
+            monkeypatch.setattr(f"unspill.{module}.find_moved", lambda *_given: {})
     for _ in range(2):
         # The second time of what the first one has left
         assert bool(ground.sandbox().apply().left) is is_compared
@@ -462,7 +463,7 @@ def test_an_exchanged_directory_is_not_written_over_by_what_a_discard_was_undone
     work = exchange_directory(ground, "itself")
     with monkeypatch.context() as patch:
         if not is_compared:
-            patch.setattr("unspill.apply.fold.find_moved", lambda *_given: set())
+            patch.setattr("unspill.apply.fold.find_moved", lambda *_given: {})
         operation = ground.sandbox().discard(["d"])
         assert operation is not None
         ground.sandbox().undo(operation.number)

@@ -135,3 +135,17 @@ def test_a_dev_server_reloads_what_a_run_edits_and_the_edit_is_applied_and_undon
     assert (project / "text.js").read_text() == FIRST
     held = json.loads(run_cli("changes", "--json", cwd=project).stdout)
     assert "text.js" in json.dumps(held)
+
+
+@pytest.mark.parametrize("polls", [True, False], ids=["polls", "control"])
+def test_a_dev_server_reloads_what_the_person_saves_if_it_polls(project: Path, polls: bool) -> None:
+    browser = open_page(project, *(["--env", "CHOKIDAR_USEPOLLING=1"] if polls else []))
+    (project / "new").write_text(SECOND)
+    (project / "new").rename(project / "text.js")
+    if polls:
+        browser.wait_for_reload()
+    else:
+        time.sleep(2)
+    assert browser.get("text.js").startswith((SECOND if polls else FIRST).rstrip())
+    browser.close()
+    assert run_cli("stop", cwd=project).returncode == 0

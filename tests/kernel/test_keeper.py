@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.terminal_person import at_terminal
+from tests.kernel.twin_world import IDENTITY, sh
 from tests.prepared import PREPARED, PROGRAM
 from tests.support import Ground, lasting, parent_of, processes_with, run_cli, starts
 from unspill.cli.run import TerminalOutput, print_background
@@ -297,6 +298,23 @@ def test_what_is_held_beside_a_background_run_is_applied_as_chosen(ground: Groun
     assert cli("stop").returncode == 0
     names = {change.path for part in ground.sandbox().changes().roots for change in part.changes}
     assert names == {b"earlier", b"mine"}
+
+
+def test_what_an_earlier_run_beside_it_left_held_is_told_when_the_last_has_ended(ground: Ground, cli: Any) -> None:
+    """And again where git's own files are all that is applied then."""
+    ground.write("file", "1\n")
+    (ground.home / ".gitconfig").write_text(IDENTITY)
+    sh(ground.project, "git init -q -b main; git add -A; git commit -qm one")
+    cli("run", "-d", "-c", SERVER)
+    ground.write("file", "1\nmine\n")
+    sh(ground.project, "git commit -qam mine")
+    assert b"! file: conflict" in cli("run", "-c", "echo run >> file").stderr
+    assert b"held" not in cli("run", "-c", "git commit -q --allow-empty -m run").stderr
+    said = cli("stop").stdout.decode()
+    assert "Only git files changed. Applied as op 1." in said
+    assert said.endswith("Sandbox 'default' still holds changes: see unspill changes\n")
+    assert cli("changes").stdout == b"1 modified\n  M file\n"
+    assert "is gone" not in cli("show", "op1").stdout.decode()
 
 
 def test_what_a_live_sandbox_does_not_have_is_refused_beside_it(ground: Ground, cli: Any) -> None:

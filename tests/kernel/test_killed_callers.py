@@ -61,6 +61,20 @@ def test_what_a_killed_run_has_written_is_held_and_told_once(
     assert not (ground.project / "deleted").exists()
 
 
+def test_of_a_run_that_was_killed_while_its_layers_were_made_nothing_is_left_open(
+    ground: Ground, callers: Callers, tmp_path: Path
+) -> None:
+    """One of two roots has no directory for what is written yet."""
+    (tmp_path / "second").mkdir()
+    roots = (os.fsencode(tmp_path / "second"),)
+    kill(callers, ground, "echo x > file", after="hold", roots=[os.fspath(tmp_path / "second")])
+    with closing(sqlite3.connect(ground.state / "store.db")) as db:
+        ((layer,),) = db.execute("SELECT id FROM layers WHERE root = ?", roots)
+    shutil.rmtree(ground.state / "layers" / layer)
+    assert kinds(ground.sandbox(roots=roots).changes()) == {"file": "added"}
+    assert state_problems(ground.state) == []
+
+
 def test_with_every_engine_it_is_held(ground: Ground, callers: Callers, engine: str) -> None:
     ground.write("kept", "same")
     kill(callers, ground, "echo x > file", after="apply")
@@ -358,10 +372,12 @@ os.pwrite(memory, b"something-else-entirely", int(fields[45]))
 def tree_of(top: Path) -> list[tuple[str, int]]:
     """Return what lies in a directory and the size of it, so that each write of a writer shows."""
     found = []
-    for path in sorted(top.rglob("*")):
-        with suppress(FileNotFoundError):
-            found.append((os.fspath(path), path.lstat().st_size))
-    return found
+    # Not `rglob`, which stops at a directory that is gone meanwhile
+    for directory, directories, files in os.walk(top):
+        for name in (*directories, *files):
+            with suppress(FileNotFoundError):
+                found.append((os.path.join(directory, name), os.lstat(os.path.join(directory, name)).st_size))
+    return sorted(found)
 
 
 def abandon(callers: Callers, ground: Ground, command: str) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ MORE_KINDS = {
         "apply-run": 0, "run-with-edit": 0, "kill": 0, "interrupt": 0, "ask": 0,
     },
     "background": {
-        "start": 8, "stop": 6, "edit": 2, "hunk": 2, "lines": 0, "discard-hunk": 0, "side": 0, "restore": 0,
+        "start": 8, "stop": 6, "edit": 8, "hunk": 2, "lines": 0, "discard-hunk": 0, "side": 0, "restore": 0,
         "undo-session": 0, "redo-session": 0, "include": 0,
         "apply-run": 0, "run-with-edit": 0, "kill": 0, "interrupt": 0, "ask": 0,
     },
@@ -35,8 +35,8 @@ GIT = (
     "git checkout -q .",
 )  # fmt: skip
 EDITS = {
-    "replace-line": 28, "replace-line-in-place": 12, "insert-line": 8, "delete-line": 6, "write": 10, "delete": 6,
-    "chmod": 5, "move": 5, "link": 2, "mkdir": 3, "delete-all": 3, "same": 2,
+    "replace-line": 28, "replace-line-in-place": 12, "insert-line": 8, "append-in-place": 8, "delete-line": 6,
+    "write": 10, "delete": 6, "chmod": 5, "move": 5, "link": 2, "mkdir": 3, "delete-all": 3, "same": 2,
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tests.model.edits import Edit, Senseless, do_for_real, do_in_model, read_tree, to_shell
+from tests.model.edits import LINE_EDITS, Edit, Senseless, do_for_real, do_in_model, read_tree, to_shell
 from tests.model.model import (
     ALWAYS_HELD,
     Expected,
@@ -248,7 +248,7 @@ class World:
     def note_writer(self, writer: str, edits: list[Edit]) -> None:
         """Remember who wrote a line; of moved files and copies nobody asks who wrote them."""
         for kind, path, *rest in edits:
-            if kind in ("replace-line", "replace-line-in-place", "insert-line", "write"):
+            if kind in (*LINE_EDITS, "write"):
                 self.writers.update(dict.fromkeys(str(rest[-1]).replace("\\n", " ").split(), writer))
             elif kind not in ("delete-line", "same-in-place", "same-content", "chmod"):
                 self.without_writer |= {path, *map(str, rest)}
@@ -259,12 +259,15 @@ class World:
         """The person edits while a command runs, before or after it does."""
         then, live = self.model.live, dict(self.model.live)
         for edit in own:
-            if edit[0] not in ("replace-line-in-place", "replace-line", "insert-line"):
+            if edit[0] not in LINE_EDITS:
                 raise Senseless
             do_in_model(live, edit)
         meanwhile = {path for path in live if live[path] != then[path]}
         # What is saved by a rename changes the time of its directory
         meanwhile |= {one for edit in own if not edit[0].endswith("in-place") for one in above(edit[1])[-1:]}
+        if not is_first and any(edit[0] == "move" and edit[1] in meanwhile for edit in edits):
+            # Where it was, another file is by now: whether the one that was moved was its own is not known
+            raise Senseless
         if is_first:
             self.model.live = live
         run = self._run_of(number, name, edits)
@@ -402,7 +405,9 @@ class World:
         """Compare who wrote each line: what a run or the person wrote names them."""
         for path in TEXTS:
             node = self.model.live.get(path)
-            if node is None or node.kind != "file" or b"\0" in node.data or path in self.without_writer:
+            if node is None or node.kind != "file" or b"\0" in node.data:
+                continue
+            if self.without_writer.intersection((path, *above(path))):
                 continue
             for author, line in self.verbs.sandbox().blame(path):
                 writer = self.writers.get(line.decode().strip())

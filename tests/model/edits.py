@@ -15,7 +15,8 @@ from typing import Any
 from tests.model.model import Node, Tree, above, is_dir, put
 
 Edit = list[Any]
-TEXT_EDITS = ("replace-line", "replace-line-in-place", "insert-line", "delete-line", "same-content", "same-in-place")
+# They put one line into a text
+LINE_EDITS = ("replace-line", "replace-line-in-place", "insert-line", "append-in-place")
 
 
 class Senseless(Exception):
@@ -33,6 +34,8 @@ def to_shell(edit: Edit) -> str:
             return f"sed '{rest[0]}s/.*/{rest[1]}/' {at} > /tmp/made.$$; cat /tmp/made.$$ > {at}; rm /tmp/made.$$"
         case "insert-line":
             return f"sed -i '{rest[0]}i{rest[1]}' {at}"
+        case "append-in-place":
+            return f"echo {rest[1]} >> {at}"
         case "delete-line":
             return f"sed -i '{rest[0]}d' {at}"
         case "same-content":
@@ -125,6 +128,8 @@ def _edit_text(node: Node, kind: str, rest: list[Any]) -> bytes:
         raise Senseless
     at = rest[0] - 1
     match kind:
+        case "append-in-place":
+            lines.append(rest[1].encode() + b"\n")
         case "insert-line":
             lines.insert(at, rest[1].encode() + b"\n")
         case "delete-line":

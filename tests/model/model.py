@@ -77,7 +77,8 @@ class Operation:
 
     `is_asked`: a person asked for this apply, so later edits of the same file are in its way; those of a run that was
     applied by itself are merged. `of` is the operation that an undo or redo reverses; `changed` is unspill's count.
-    `is_partial` if something was skipped, `is_merged` if edits were kept.
+    `is_partial` if something was skipped, `is_merged` if edits were kept. `silent` is what a discard dropped that the
+    project had already.
     """
 
     kind: str
@@ -92,6 +93,7 @@ class Operation:
     touched: Collection[str] = ()
     live: dict[str, tuple[Node | None, Node | None]] = field(default_factory=dict)
     held: dict[str, tuple[Held | None, Held | None]] = field(default_factory=dict)
+    silent: dict[str, Node | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -117,8 +119,9 @@ class Sandbox:
     `above` are the directories above that, as its commands saw them; `remade` are those that a command deleted and made
     again. `runs` are those that are held each by itself, with what they changed. `rewritten` are files of which hunks
     were taken out, or that a later run wrote anew: even if they are as they were, they are not what an operation left.
-    `asleep` is what was to be held again, though the project has it, and what a later run took back: if somebody
-    changes that, nobody knows whether it is held.
+    `asleep` is what was to be held again, though the project has it, directories that a later run took back, and
+    those above what it took back: if somebody changes that, nobody knows whether it is held. `taken_back` is all that:
+    an undo or redo that puts it into the project may make a change of it again.
     """
 
     held: dict[str, Held] = field(default_factory=dict)
@@ -127,6 +130,7 @@ class Sandbox:
     runs: dict[int, set[str]] = field(default_factory=dict)
     rewritten: set[str] = field(default_factory=set)
     asleep: dict[str, Node | None] = field(default_factory=dict)
+    taken_back: set[str] = field(default_factory=set)
 
     def has_known_directories(self, live: Tree) -> bool:
         """Tell whether directories are as its commands saw them: whether others changed them meanwhile is not known."""
@@ -256,9 +260,10 @@ class Model:
             # The project has what is held there: is it an earlier change?
             raise Unknown
         unknown = {path for path in changed if path in run.meanwhile and path not in before}
-        # A directory that goes does so with all that is in it
+        # A directory that goes does so with all that is in it, or what was not edited does so without it
         going = {path for path in unknown if is_dir(seen.get(path)) and not is_dir(made.get(path))}
-        unknown |= {path for path in changed if path not in before and going.intersection(above(path))}
+        if any(path not in {*before, *unknown} and going.intersection(above(path)) for path in changed):
+            raise Unknown
         kept = set(changed) if after == "hold" else self._kept_of_run(sandbox, seen, made, changed) | unknown
         moves = {path: Held(self.live.get(path), made.get(path)) for path in changed if path not in kept}
         for path in kept:
@@ -267,9 +272,14 @@ class Model:
             self._hold(sandbox, path, Held(UNKNOWN if path in unknown else base, made.get(path)))
             is_taken_back = path in before and path not in sandbox.held
             if is_taken_back:
+                sandbox.taken_back.add(path)
+            if is_taken_back and is_dir(before[path].base):
                 if self.live.get(path) != before[path].base:
                     raise Unknown
                 sandbox.asleep[path] = self.live.get(path)
+            elif is_taken_back:
+                # A directory that the person deletes is seen empty for as long as a layer leads through it
+                sandbox.asleep.update({one: self.live.get(one, UNKNOWN) for one in above(path)})
             if after == "apply":
                 # If it is again as in the project, or as it was, there is nothing to skip
                 is_same = made.get(path) == self.live.get(path) or is_taken_back
@@ -333,13 +343,15 @@ class Model:
 
     def apply_run(self, name: str, run: int) -> Expected | None:
         """Apply what one held run changed; None if that is refused, because another one changed the same."""
-        runs = self.sandbox(name).runs
-        others = {path for other, paths in runs.items() if other != run for path in paths}
-        if any(others.intersection((path, *above(path))) for path in runs[run]):
-            return None
-        if any(runs[run].intersection(above(path)) for path in others):
-            return None
-        return self.apply(name, runs[run])
+        sandbox = self.sandbox(name)
+        own = sandbox.runs[run]
+        others = {path for other, paths in sandbox.runs.items() if other != run for path in paths}
+        shared = {path for path in own if others.intersection((path, *above(path)))}
+        shared |= {path for path in others if own.intersection(above(path))}
+        if shared and shared <= sandbox.taken_back:
+            # It may be let go of before
+            raise Unknown
+        return None if shared else self.apply(name, own)
 
     def apply_part(self, name: str, path: str, numbers: Collection[int], lines: Collection[int] = ()) -> Expected:
         """Apply hunks and lines of a text that the person did not edit; the rest is held, over what is live then."""
@@ -364,6 +376,8 @@ class Model:
         for path in before:
             if paths is None or any(one in paths for one in (path, *above(path))):
                 del sandbox.held[path]
+        silent = before.keys() - told.keys() - sandbox.held.keys()
+        expected.operation.silent = {path: self.live.get(path) for path in silent}
         self._settle(sandbox, expected.operation, told)
         return expected
 
@@ -397,6 +411,8 @@ class Model:
         if any(last is not None and last.kind == kind for last in lasts):
             # The one before did it for this file, though not for another, and the person has changed it since
             raise Unknown
+        if sandbox.taken_back.intersection(was.live):
+            raise Unknown
         before = dict(sandbox.held)
         self._look_at_left(was, before, expected)
         moves = {path: Held(after, then) for path, (then, after) in was.live.items()}
@@ -421,6 +437,7 @@ class Model:
         if expected.skipped.intersection(was.live) and not expected.operation.live:
             return expected
         self._reverse_held(number, before, expected)
+        sandbox.asleep.update(was.silent)
         # Where nothing was left, only that goes back which was taken
         is_folded = any(after is not None for _then, after in was.held.values())
         for path in list(sandbox.held if is_folded else was.held):
@@ -505,7 +522,9 @@ class Model:
         sandbox.remade.clear()
         # What the project has is not held any more
         sandbox.held = self._told(sandbox)
-        sandbox.asleep.clear()
+        # A layer may still lead through directories that are gone
+        lost = {path for path in sandbox.asleep if any(not is_dir(self.live.get(one)) for one in above(path))}
+        sandbox.asleep = {path: sandbox.asleep[path] for path in lost}
         # Folded into one, which belongs to no single run
         sandbox.runs = {-1: set(sandbox.held)}
 

@@ -58,19 +58,16 @@ MENDS = {
     "N2, files whose commits arrived beside the branch": Mend(
         "sandbox.history.HeldReversal._changed_at", changed_by_steps, "git", first=1
     ),
-    "N18, the last hunk of a file": Mend("sandbox.apply.partial_contents", without_whole, first=34),
-    "N19, a file that the person deleted": Mend(
-        "apply.draft.RootDraft._may_displace", displaces_what_is_gone, first=39
-    ),
-    "N20, content decides": Mend("apply.draft.RootDraft._is_base", lambda *_: False, first=23),
+    "N18, the last hunk of a file": Mend("sandbox.apply.partial_contents", without_whole, first=32),
+    "N19, a file that the person deleted": Mend("apply.draft.RootDraft._may_displace", displaces_what_is_gone, first=5),
+    "N20, content decides": Mend("apply.draft.RootDraft._is_base", lambda *_: False, first=55),
     "N21 and G11, the last link of undo and redo, of a session too": Mend(
         "sandbox.history._newest_of", lambda wanted, _done: wanted, first=4
     ),
-    "N22, what a run left held": Mend("sandbox.apply._Apply._held_after", held_after_what_is_asked_for, first=18),
+    "N22, what a run left held": Mend("sandbox.apply._Apply._held_after", held_after_what_is_asked_for, first=2),
     "N23, permissions merge on their own": Mend(
         "apply.draft.RootDraft._merged_mode",
         lambda _self, _path, ours, theirs: ours if ours == theirs & 0o777 else None,
-        first=18,
     ),
 }
 

@@ -19,7 +19,7 @@ from tests.model.slices import Played, machine, make_world, play_seeds
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(3 * 3600), pytest.mark.any_bwrap]
 
 # Slices by mode: how many there are, and how many sequences are in one, plainly and with `--full`
-SLICES = {"files": (6, 12, 100), "git": (2, 6, 40), "command line": (2, 8, 40), "background": (1, 2, 20)}
+SLICES = {"files": (6, 12, 100), "git": (2, 6, 40), "command line": (2, 8, 40), "background": (1, 4, 20)}
 
 
 @pytest.mark.parametrize(("mode", "part"), [(mode, part) for mode, sizes in SLICES.items() for part in range(sizes[0])])

@@ -14,22 +14,28 @@ import json
 import os
 import stat
 import zlib
+from collections import deque
 from hashlib import blake2b
+from itertools import islice
 
 from unspill.changes.diff import is_binary
 from unspill.changes.merge import LARGEST_TEXT, digest_of_merge
 from unspill.host.dirfd import Beneath, digest_of, read_unchanged
+from unspill.host.libc import Statx
 from unspill.host.overlay import FORMAT, KINDS, hides_below, list_attributes, user_attributes, was_copied_up
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Protocol
 
     from unspill.model.change import Change, EntryKind, Resolution, Side
-    from unspill.model.run import LayerId, Stack
+    from unspill.model.run import LayerId, Stack, TakenAway
     from unspill.store.db import Store
+
+    # Says of an entry that is not older than a mark whether that was us
+    Explains = Callable[[bytes, os.stat_result, int], bool]
 
     class LayerMarks(Protocol):
         """Says of a path which layer of a stack was the first to change it."""
@@ -43,6 +49,8 @@ MOST_BYTES = 8 << 20
 _MOST_DIGESTS = 2000
 _MOST_DIGESTED = 64 << 20
 LARGEST_DIGESTED = 16 << 20
+# So many files that a run took away are looked at
+_MOST_GONE = 10_000
 _ACCESS_LIST = "system.posix_acl_access"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -217,9 +225,121 @@ def find_bases(store: Store, layer: str) -> dict[bytes, Base]:
     }
 
 
-def may_move_files(changes: Iterable[Change]) -> bool:
-    """Tell whether some file may have come from another path: then that one is gone."""
-    return any(change.kind in ("deleted", "replaced") for change in changes)
+class Moves:
+    """What some changes take away: a file that looks like one of those may have been moved."""
+
+    def __init__(self, changes: Iterable[Change], *trees: bytes) -> None:
+        """`trees` are the live tree and the layers beneath that of the changes."""
+        self._gone = [change for change in changes if change.kind in ("deleted", "replaced")]
+        self._trees = trees
+        # Sizes and times, read when they are first needed
+        self._known: set[tuple[int, int]] | None = None
+
+    def may_bring(self, place: bytes) -> bool:
+        """Tell whether the file of a layer may have come from a path where it is gone."""
+        if not self._gone:
+            return False
+        if self._known is None:
+            # Files first: a large directory may exhaust the bound
+            gone = sorted(self._gone, key=lambda change: change.base_kind == "dir")
+            sizes = (size for tree in self._trees for size in _sizes_below(tree, [change.path for change in gone]))
+            self._known = set(islice(sizes, _MOST_GONE))
+        try:
+            found = os.lstat(place)
+        except OSError:
+            return False
+        return (found.st_size, found.st_mtime_ns) in self._known
+
+
+def _sizes_below(root: bytes, paths: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield the size and time of each file at or below some paths of a tree."""
+    waiting = deque(paths)
+    with Beneath(os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as tree:
+        while waiting:
+            path = waiting.popleft()
+            try:
+                status = tree.find(path)
+                if status is None:
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    with os.scandir(tree.directory(path)) as entries:
+                        waiting += [path + b"/" + os.fsencode(entry.name) for entry in entries]
+                else:
+                    yield status.st_size, status.st_mtime_ns
+            except OSError:
+                continue
+
+
+def has_moved(live: Beneath, path: bytes, status: os.stat_result, mark: int, statx: Statx | None = None) -> bool:
+    """Tell whether a directory that is not older than a mark came to its place since, as far as its times tell.
+
+    To rename a directory changes its ctime alone; what is put into it changes both times alike.
+    """
+    if status.st_ctime_ns != status.st_mtime_ns:
+        return True
+    return ((statx or Statx()).born_ns(*live.parent(path)) or 0) >= mark
+
+
+def find_moved(
+    live: Beneath, changes: Iterable[Change], mark_of: Callable[[Change], int], explains: Explains | None = None
+) -> dict[bytes, bool]:
+    """Return the paths of changes that lie in a live directory, or are one, that may not be the one their run saw.
+
+    Where times prove that it is another the path has True. Where somebody changed names in the directory and in the one
+    above it, it may have been exchanged and filled, and the path has False. An operation asks before its first step,
+    which may change the times of directories itself.
+    """
+    known: dict[tuple[bytes, int], bool | None] = {}
+    moved: dict[bytes, bool] = {}
+    statx = Statx()
+
+    def has_other_names(path: bytes, mark: int) -> bool:
+        found = os.fstat(live.root_fd) if not path else find_directory(live, path)
+        if found is None or found.st_mtime_ns < mark:
+            return False
+        return explains is None or not explains(path, found, mark)
+
+    def look(path: bytes, mark: int) -> bool | None:
+        found = find_directory(live, path)
+        if found is None or found.st_ctime_ns < mark or (explains is not None and explains(path, found, mark)):
+            return None
+        if has_moved(live, path, found, mark, statx):
+            return True
+        # Names come and go in a repository all the time; that it is another one its own state tells
+        may_be_other = b".git" not in path.split(b"/") and has_other_names(path.rpartition(b"/")[0], mark)
+        return False if may_be_other else None
+
+    for change in changes:
+        mark = mark_of(change)
+        path = change.path if change.base_kind == "dir" else change.path.rpartition(b"/")[0]
+        for directory in upwards(path):
+            if directory in (b"", b"."):
+                break
+            if (directory, mark) not in known:
+                known[directory, mark] = look(directory, mark)
+            is_sure = known[directory, mark]
+            if is_sure is not None:
+                moved[change.path] = is_sure or moved.get(change.path, False)
+            if is_sure:
+                break
+    return moved
+
+
+def find_directory(live: Beneath, path: bytes) -> os.stat_result | None:
+    """Return the lstat of a live directory; None where there is none."""
+    try:
+        found = live.find(path)
+    except OSError:
+        return None
+    return found if found is not None and stat.S_ISDIR(found.st_mode) else None
+
+
+def upwards(directory: bytes) -> Iterator[bytes]:
+    """Yield a directory and those above it, the root last as b""."""
+    while directory:
+        yield directory
+        directory = directory.rpartition(b"/")[0]
+    yield b""
 
 
 def digest_at(tree: Beneath, path: bytes, status: os.stat_result) -> bytes:
@@ -275,6 +395,11 @@ def _is_changed_in(upper: bytes, path: bytes) -> bool:
     return hides_below(place) and not (is_directory(place) and was_copied_up((upper,), path))
 
 
+def _seen_by(change: Change) -> Base:
+    """Return the base of a change of which nothing but the kind is known."""
+    return Base(kind="file" if change.entry is None else change.entry.kind)
+
+
 def _digest_unchanged(dir_fd: int, name: bytes, status: os.stat_result) -> bytes:
     fd = os.open(name, _READ, dir_fd=dir_fd)
     try:
@@ -290,8 +415,8 @@ def _digest_unchanged(dir_fd: int, name: bytes, status: os.stat_result) -> bytes
 class BaseReader:
     """Reads what changes were made from, within the bounds, as far as nobody has changed it since."""
 
-    def __init__(self, root: bytes, mask: bytes | None, lower: Sequence[bytes] = ()) -> None:
-        """`lower` are the layers beneath that of the changes."""
+    def __init__(self, root: bytes, mask: bytes | None, lower: Sequence[bytes] = (), *, may_read: bool = True) -> None:
+        """`lower` are the layers beneath that of the changes. Unless it `may_read`, no content is read."""
         self.bases: dict[bytes, Base] = {}
         self.texts = KeptTexts()
         # For look-ups only: the operation itself may have closed the project to its owner
@@ -299,32 +424,30 @@ class BaseReader:
         self._root = root
         self._mask = mask
         self._lower = lower
-        self._digests = _MOST_DIGESTS
+        # Paths at which, or above which, another directory may be than the run saw
+        self.moved: Mapping[bytes, bool] = {}
+        self._may_read = may_read
+        self._digests = _MOST_DIGESTS if may_read else 0
         self._room = _MOST_DIGESTED
 
-    def add(self, change: Change, mark_ns: int, *, may_have_moved: bool) -> None:
-        """Read the base of a change, and its text."""
+    def add(self, change: Change, mark_ns: int, moves: Moves | None = None) -> None:
+        """Read the base of a change, and its text. `moves` says what may have come from elsewhere, by default all."""
         path = change.path
         if change.base_kind is None:
             # What was deleted while the run wrote to it is not new
-            kind = "file" if change.entry is None else change.entry.kind
-            # A file may have come from another path; a directory can't
-            may_have_moved = kind != "dir" and (may_have_moved or not self._is_emptied(path, mark_ns))
-            layers = () if change.layer is None or may_have_moved else (change.layer,)
-            is_deleted = was_copied_up(layers, path)
-            self.bases[path] = Base(kind=kind) if is_deleted else ABSENT
+            is_deleted = self._is_deleted(change, mark_ns, moves)
+            self.bases[path] = _seen_by(change) if is_deleted else ABSENT
             return
-        gives_way = change.base_kind == "dir" and change.kind in ("deleted", "replaced")
-        is_listed = gives_way and self._list(path, mark_ns)
-        status = self._find(path, mark_ns)
-        if status is None and change.base_kind != "dir":
+        is_listed = change.takes_directory and path not in self.moved and self._list(path, mark_ns)
+        status = None if path in self.moved else self._find(path, mark_ns)
+        if status is None and (change.base_kind != "dir" or change.kind == "replaced"):
             # The run may have seen another entry. Keep its kind: if it is gone later, the person deleted it
             self.bases.setdefault(path, Base(kind=change.base_kind))
         if status is None:
             return
         base = self._base_of(path, status)
         self.bases[path] = base.replace(is_listed=True) if is_listed else base
-        if base.kind == "file" and self.texts.has_room(status.st_size):
+        if self._may_read and base.kind == "file" and self.texts.has_room(status.st_size):
             self.texts.add(self._root, path, read_unchanged(*self.live.parent(path), status, LARGEST_TEXT))
 
     def is_changed_below(self, path: bytes) -> bool:
@@ -339,19 +462,32 @@ class BaseReader:
             return True
         return any(_is_changed_in(upper, path) for upper in self._lower)
 
+    def _is_deleted(self, change: Change, mark_ns: int, moves: Moves | None) -> bool:
+        """Tell whether somebody took away what a run has changed, if there is nothing at its path."""
+        if change.layer is None or change.entry is None:
+            return False
+        # A file may have come from another path; a directory can't
+        if change.entry.kind != "dir" and not self._is_emptied(change.path, mark_ns):
+            return False
+        if change.entry.kind != "dir" and (moves is None or moves.may_bring(change.layer + b"/" + change.path)):
+            return False
+        return was_copied_up((change.layer,), change.path)
+
     def _is_emptied(self, path: bytes, mark_ns: int) -> bool:
-        """Tell whether something may have gone from the live directory of a path since a moment."""
-        above = path.rpartition(b"/")[0]
-        if self.bases.get(above) == ABSENT:
-            # The run made it
-            return False
-        try:
-            return os.fstat(self.live.directory(above)).st_mtime_ns >= mark_ns
-        except NotADirectoryError:
-            # Held runs have put a directory there
-            return False
-        except OSError:
-            return True
+        """Tell whether something may have gone from a live directory above a path since a moment."""
+        for above in upwards(path.rpartition(b"/")[0]):
+            if self.bases.get(above) == ABSENT:
+                # The run made it
+                return False
+            try:
+                if os.fstat(self.live.directory(above)).st_mtime_ns >= mark_ns:
+                    return True
+            except NotADirectoryError:
+                # Held runs have put a directory there
+                return False
+            except OSError:
+                continue
+        return False
 
     def _find(self, path: bytes, mark_ns: int) -> os.stat_result | None:
         """Look at the live entry; None if the run may have seen another."""
@@ -409,17 +545,40 @@ class BaseReader:
         self.live.close()
 
 
-def keep_seen_bases(store: Store, stack: Stack, layer: LayerId, mark_ns: int, changes: Iterable[Change]) -> None:
+def keep_seen_bases(
+    store: Store,
+    stack: Stack,
+    layer: LayerId,
+    mark_ns: int,
+    changes: Iterable[Change],
+    taken_away: TakenAway | None = None,
+    *,
+    may_read: bool = True,
+) -> None:
     """Keep for the layer of a run what it saw where it changed something, as far as nobody has changed that since.
 
-    Of what lower layers change, those keep it. What is masked no run has seen.
+    Of what lower layers change, those keep it. What is masked no run has seen. Where somebody watched the live tree, it
+    is known which names were `taken_away`, and that directories were not exchanged.
     """
     lower = [sealed.upper for sealed in stack.sealed if sealed.id != layer]
     changes = tuple(changes)
-    may_have_moved = may_move_files(changes)
-    with BaseReader(stack.live, stack.mask, lower) as reader:
+    moves = Moves(changes, stack.live, *lower)
+    with BaseReader(stack.live, stack.mask, lower, may_read=may_read) as reader:
+        moved = find_moved(reader.live, changes, lambda _change: mark_ns)
+        covered = {one.path for one in changes if taken_away is not None and taken_away.covers(one.path)}
+        if not (may_read or moved or covered):
+            # What times tell at the apply is all there is to know
+            return
+        if taken_away is not None:
+            moved = {path: is_sure for path, is_sure in moved.items() if is_sure or not taken_away.has_watched(path)}
+        moved |= dict.fromkeys(covered, True)
+        reader.moved = moved
         for change in changes:
-            if b".git/" not in change.path and not reader.is_changed_below(change.path):
-                reader.add(change, mark_ns, may_have_moved=may_have_moved)
+            if b".git/" in change.path or reader.is_changed_below(change.path):
+                continue
+            if change.base_kind is None and change.path in covered:
+                reader.bases[change.path] = _seen_by(change)
+            else:
+                reader.add(change, mark_ns, moves)
     put_bases(store, layer, reader.bases)
     store.texts.put(layer, reader.texts.kept)

@@ -16,7 +16,16 @@ import errno
 import os
 import stat
 
-from unspill.apply.bases import LARGEST_DIGESTED, MOST_TEXTS, KeptTexts, may_move_files, read_live
+from unspill.apply.bases import (
+    LARGEST_DIGESTED,
+    MOST_TEXTS,
+    KeptTexts,
+    Moves,
+    find_directory,
+    has_moved,
+    read_live,
+    upwards,
+)
 from unspill.apply.perform import explain_error
 from unspill.apply.staging import (
     SPECIAL_BITS,
@@ -35,13 +44,14 @@ from unspill.apply.steps import entry_of, make_step, matches
 from unspill.changes.merge import LARGEST_TEXT, merge_texts
 from unspill.git.files import is_index, says_at
 from unspill.host.dirfd import Beneath, read_unchanged, write_whole
-from unspill.host.libc import Statx
 from unspill.host.overlay import (
+    ALIAS,
     ESCAPED,
     FORMAT,
     KINDS,
     is_opaque,
     is_plain_attribute,
+    list_attributes,
     was_copied_up,
 )
 from unspill.model.operation import SAME_LINES, Metadata, Skipped, Step
@@ -53,7 +63,6 @@ if TYPE_CHECKING:
     from collections.abc import (
         Callable,
         Container,
-        Iterable,
         Mapping,
         Sequence,
     )
@@ -87,6 +96,7 @@ _RESOLVED: dict[Side, str] = {
 }
 _CHOSEN = "; where both changed a line, you chose"
 _STALE = "it changed after the review"
+_ALIASED = "the run wrote to it by another name, which it had before you renamed it during the run"
 _NO_BACKUP = "the backup no longer has the old version"
 _DAMAGED = "the backup was changed"
 
@@ -377,7 +387,7 @@ class RootDraft:
         overwrite: Sequence[bytes] = (),
         must_copy: bool = False,
         rolled_back: RolledBackEntries | None = None,
-        moved: Container[bytes] = (),
+        moved: Mapping[bytes, bool] | None = None,
         bases: Bases | None = None,
     ) -> None:
         self._draft = draft
@@ -386,7 +396,7 @@ class RootDraft:
         self._layers = layers
         self._marks = marks
         self._rolled_back = rolled_back
-        self._moved = moved
+        self._moved = moved or {}
         self._contents = dict(contents)
         self._bases = bases
         # The bits that files get which the person and the run changed in part each
@@ -397,9 +407,11 @@ class RootDraft:
         self._new: set[bytes] = set()
         # Directories that the person has deleted, made again only if something new goes into them
         self._deleted: dict[bytes, Change] = {}
-        # Live directories, and whether something came or went in them since the run began
-        self._emptied: dict[bytes, bool] = {}
-        self._may_have_moved = True
+        # Directories that the person has deleted
+        self._gone: set[bytes] = set()
+        # Live directories, and whether something came or went in them since a moment
+        self._emptied: dict[tuple[bytes, int], bool] = {}
+        self._moves = Moves(())
         self._blocked: dict[bytes, tuple[Why, str]] = {}
         self._uid = os.geteuid()
         self._group = 0
@@ -412,7 +424,8 @@ class RootDraft:
 
     def add(self, changes: Sequence[Change]) -> None:
         """Draft all changes of this root; they are sorted, a directory before what is in it."""
-        self._may_have_moved = may_move_files(changes)
+        live = b"/proc/self/fd/%d" % self._live.root_fd
+        self._moves = Moves(changes, live, *(upper.path for upper in self._layers.values()))
         for change in changes:
             self._group = self._group_of(change.path)
             self.groups[change.path] = self._group
@@ -555,6 +568,9 @@ class RootDraft:
         if problem is not None:
             self._skip(path, *problem)
             return
+        if self._is_aliased(change):
+            self._skip(path, "conflict", _ALIASED)
+            return
         found = self._find(path)
         if not self._may_displace(change, found):
             return
@@ -597,6 +613,7 @@ class RootDraft:
         is_on_the_way = self._was_there(change) if base is None else base.kind == "dir" and not base.mode
         if found is None and is_on_the_way:
             self._deleted[path] = change
+            self._gone.add(path)
             self._new.add(path)
             return
         if not self._may_displace(change, found):
@@ -673,19 +690,17 @@ class RootDraft:
         if found is None:
             # A directory in place of a file: the run has taken away the old one as well
             is_dir = change.entry is not None and change.entry.kind == "dir"
-            is_replaced = (base is not None and base.kind != "dir" and is_dir) or (
-                base is None and change.kind == "replaced"
-            )
+            is_replaced = is_dir and (change.kind == "replaced" if base is None else base.kind != "dir")
             if not was_there or is_replaced or self._takes_theirs(change):
                 return True
-            self._skip(path, "conflict", _DELETED)
+            self._skip(path, "conflict", _MOVED if self._is_moved(path) else _DELETED)
         elif not was_there:
             if self._takes_theirs(change):
                 return True
             self._skip(path, "conflict", "something else was created there in the meantime")
         elif self._is_another_kind(base, found) or (found.st_mode & FORMAT != _DIR and self.is_edited(path, found)):
             return self._merge(change, found)
-        elif path in self._moved and not self._is_base(path, found):
+        elif self._is_moved(path) and not self._is_base(path, found):
             self._skip(path, "conflict", _MOVED)
         else:
             return True
@@ -696,17 +711,42 @@ class RootDraft:
         if change.base_kind is not None or change.layer is None:
             return change.base_kind is not None
         is_dir = change.entry is not None and change.entry.kind == "dir"
-        if not is_dir and (self._may_have_moved or not self._is_emptied(change)):
+        if not is_dir and (not self._is_emptied(change) or self._moves.may_bring(self._place_of(change))):
             return False
         return was_copied_up((upper.path for upper in self._layers.values()), change.path)
 
+    def _place_of(self, change: Change) -> bytes:
+        assert change.layer is not None
+        return self._layers[change.layer].path + b"/" + change.path
+
+    def _is_aliased(self, change: Change) -> bool:
+        """Tell whether a run may have written a file by a name that meant another one outside.
+
+        What is renamed below an overlay has two names in it until it forgets the old one; the kernel marks such a file.
+        """
+        if self.is_overwritten(change.path):
+            return False
+        assert change.layer is not None
+        fd, name = self._layers[change.layer].tree.parent(change.path)
+        return ALIAS in list_attributes(b"/proc/self/fd/%d/%b" % (fd, name))
+
     def _is_emptied(self, change: Change) -> bool:
-        """Tell whether something came or went in a live directory since the run began."""
-        above = change.path.rpartition(b"/")[0]
-        if above not in self._emptied:
-            status = None if above in self._new else os.fstat(self._live.directory(above))
-            self._emptied[above] = status is not None and status.st_mtime_ns >= self._marks.of(change.path)
-        return self._emptied[above]
+        """Tell whether something came or went in a live directory above since the run began."""
+        mark = self._marks.of(change.path)
+        return any(self._has_other_names(above, mark) for above in upwards(change.path.rpartition(b"/")[0]))
+
+    def _has_other_names(self, directory: bytes, mark: int) -> bool:
+        if (directory, mark) not in self._emptied:
+            self._emptied[directory, mark] = self._look_for_names(directory, mark)
+        return self._emptied[directory, mark]
+
+    def _look_for_names(self, directory: bytes, mark: int) -> bool:
+        if directory in self._gone:
+            return True
+        found = os.fstat(self._live.root_fd) if not directory else find_directory(self._live, directory)
+        if directory in self._new or found is None or found.st_mtime_ns < mark:
+            return False
+        return self._rolled_back is None or not self._rolled_back.explains(directory, found, mark)
 
     @staticmethod
     def _is_another_kind(base: Base | None, found: os.stat_result) -> bool:
@@ -722,20 +762,24 @@ class RootDraft:
 
     def _merge(self, change: Change, found: os.stat_result) -> bool:
         """Have a file get what both the person and the run made of it; record the conflict where that can't be."""
-        path = change.path
+        path, entry = change.path, change.entry
         content, reason, how = self._merged_content(change, found)
-        mode = None if change.entry is None else self._merged_mode(path, stat.S_IMODE(found.st_mode), change.entry.mode)
-        if content is None or mode is None:
+        mode = None if entry is None else self._merged_mode(path, stat.S_IMODE(found.st_mode), entry.mode)
+        if entry is None or content is None or mode is None:
             if self._takes_theirs(change):
                 return True
             self._skip(path, "conflict", reason or _EDITED)
             return False
         ours = read_unchanged(*self._live.parent(path), found, LARGEST_DIGESTED)
         if content == ours and mode == stat.S_IMODE(found.st_mode) and not how:
-            return False  # the person has done the same
+            # The person has done the same, so it need not be held any more
+            self._draft.is_settled = True
+            return False
+        # Asked before the content is set, which would count as the run's own
+        if how or content != self._theirs(change) or mode != entry.mode & 0o777:
+            self._draft.note(path, "merged with your edits" + how)
         self._contents[path] = content
         self._modes[path] = mode
-        self._draft.note(path, "merged with your edits" + how)
         return True
 
     def _merged_mode(self, path: bytes, ours: int, theirs: int) -> int | None:
@@ -788,8 +832,14 @@ class RootDraft:
         return status is not None and base.has_content_of(tree, change.path, status)
 
     def _is_moved(self, path: bytes) -> bool:
-        """Tell whether a live directory, or one above it, is not the one that the run saw."""
-        return path in self._moved and not self.is_overwritten(path)
+        """Tell whether a live directory above a path, or it itself, may not be the one that the run saw.
+
+        Where only that may be so, a base that has bits but no digest says that it was not until the run had ended.
+        """
+        if path not in self._moved or self.is_overwritten(path):
+            return False
+        base = self._base_of(path)
+        return self._moved[path] or base is None or bool(base.digest) or not base.mode
 
     def _edited(self, top: bytes, found: Sequence[_LiveEntry]) -> set[bytes] | None:
         """Return which entries of a live directory are not those that the run saw; None if the directory is another.
@@ -844,7 +894,10 @@ class RootDraft:
     ) -> None:
         above = path.rpartition(b"/")[0]
         for directory in [one for one in self._deleted if path.startswith(one + b"/")]:
+            # Of its own: an undo that must leave it takes away what is in it all the same
+            group, self._group = self._group, self._group_of(directory)
             self._make_directory(self._deleted.pop(directory))
+            self._group = group
         if above != self._ready:
             if above not in self._new:
                 self._draft.open_directory(self._root, above, self._live)
@@ -869,55 +922,6 @@ class RootDraft:
         if self._is_quiet:
             return
         self._draft.skip(Skipped(root=self._root, path=path, why=why, reason=reason))
-
-
-def has_moved(live: Beneath, path: bytes, status: os.stat_result, mark: int, statx: Statx | None = None) -> bool:
-    """Tell whether a directory that is not older than a mark came to its place since, as far as its times tell.
-
-    To rename a directory changes its ctime alone; what is put into it changes both times alike.
-    """
-    if status.st_ctime_ns != status.st_mtime_ns:
-        return True
-    return ((statx or Statx()).born_ns(*live.parent(path)) or 0) >= mark
-
-
-def find_moved(
-    live_root: bytes, changes: Iterable[Change], marks: Marks, rolled_back: RolledBackEntries | None = None
-) -> set[bytes]:
-    """Return the paths of changes that lie in a live directory, or are one, that is not the one that their run saw.
-
-    An operation asks before its first step, which may change the times of directories itself.
-    """
-    known: dict[tuple[bytes, int], bool] = {}
-    moved: set[bytes] = set()
-    statx = Statx()
-
-    def is_other(path: bytes, mark: int) -> bool:
-        found = _find_directory(live, path)
-        if found is None or found.st_ctime_ns < mark or not has_moved(live, path, found, mark, statx):
-            return False
-        return rolled_back is None or not rolled_back.explains(path, found, mark)
-
-    with _open_live(live_root) as live:
-        for change in changes:
-            mark = marks.of(change.path)
-            path = change.path if change.base_kind == "dir" else change.path.rpartition(b"/")[0]
-            while path not in (b"", b"."):
-                if (path, mark) not in known:
-                    known[path, mark] = is_other(path, mark)
-                if known[path, mark]:
-                    moved.add(change.path)
-                    break
-                path = path.rpartition(b"/")[0]
-    return moved
-
-
-def _find_directory(live: Beneath, path: bytes) -> os.stat_result | None:
-    try:
-        found = live.find(path)
-    except OSError:
-        return None
-    return found if found is not None and stat.S_ISDIR(found.st_mode) else None
 
 
 def _lies_in_any(path: bytes, directories: Container[bytes]) -> bool:
@@ -1026,6 +1030,18 @@ class Marks:
             return self._only
         return self._layers[self.first(path)].mark_of(path)
 
+    def of_change(self, change: Change) -> int:
+        """Return the mark of a change.
+
+        If earlier runs changed only the permissions of a directory, it is that of the run that took the directory away.
+        """
+        for layer in self._layers if change.takes_directory else ():
+            if layer.hides(change.path):
+                return layer.mark_of(change.path)
+            if layer.is_filled(change.path):
+                break
+        return self.of(change.path)
+
     def first(self, path: bytes) -> int:
         """Return the number of the oldest layer that says anything about a path."""
         if len(self._layers) == 1:
@@ -1070,6 +1086,14 @@ class _Layer:
             return True
         return True
 
+    def hides(self, path: bytes) -> bool:
+        """Tell whether what is beneath does not show at a path."""
+        return self._look(path) == _HIDES
+
+    def is_filled(self, path: bytes) -> bool:
+        """Tell whether there is a directory with something in it."""
+        return self._look(path) == _THROUGH and bool(os.listdir(self._upper + b"/" + path))
+
     def _look(self, path: bytes) -> int:
         """Go down to a directory step by step, as far as it is not known yet."""
         unknown = []
@@ -1091,7 +1115,3 @@ def _look_at(path: bytes) -> int:
     except OSError:
         # Too long a path, or a directory that is closed to its owner: it may hide something.
         return _HIDES
-
-
-def _open_live(root: bytes) -> Beneath:
-    return Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))

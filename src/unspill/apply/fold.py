@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.apply.bases import BaseReader, KeptTexts, LayerBases, put_bases, unpack
-from unspill.apply.draft import Marks, find_moved
+from unspill.apply.bases import BaseReader, KeptTexts, LayerBases, find_directory, find_moved, put_bases, unpack
+from unspill.apply.draft import Marks
 from unspill.apply.journal import Residue, residue_dir
 from unspill.apply.steps import matches
 from unspill.changes.select import ancestors
@@ -23,7 +23,7 @@ from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from unspill.apply.bases import Base
     from unspill.model.change import Change
@@ -88,7 +88,7 @@ class FoldedLayers:
         self,
         changes: Sequence[Change],
         places: Mapping[bytes, bytes] | None = None,
-        moved: Container[bytes] | None = None,
+        moved: Mapping[bytes, bool] | None = None,
         known: Mapping[bytes, Base] | None = None,
         returned: Mapping[bytes, Entry] | None = None,
         put: Container[bytes] = (),
@@ -106,10 +106,11 @@ class FoldedLayers:
         is a change again.
         """
         found: list[HeldEntry] = []
-        if moved is None:
-            moved = find_moved(self._root, changes, self.marks)
         leading = ancestors(change.path for change in changes)
         with BaseReader(self._root, self._mask) as reader:
+            if moved is None:
+                moved = find_moved(reader.live, changes, self.marks.of_change)
+            reader.moved = moved
             for change in changes:
                 is_on_the_way = self._is_on_the_way(change)
                 if is_on_the_way and (change.kind == "added" or change.path not in leading):
@@ -132,6 +133,12 @@ class FoldedLayers:
             return False
         return change.is_mere_touch or (len(self.uppers) > 1 and not is_put and _is_back(entry.base, change))
 
+    def taken_back(self, changes: Iterable[Change]) -> Iterator[bytes]:
+        """Yield the paths at which the later layers have made again what was there before the first."""
+        for change in changes if len(self.uppers) > 1 else ():
+            if b".git/" not in change.path and _is_back(self.bases.of(change.path), change):
+                yield change.path
+
     def _is_on_the_way(self, change: Change) -> bool:
         """Tell whether a directory that the person has taken away only leads to changes: no run changed it itself.
 
@@ -143,18 +150,20 @@ class FoldedLayers:
     def _entry(
         self, reader: BaseReader, change: Change, known: Base | None, returned: Entry | None, *, is_moved: bool
     ) -> HeldEntry:
-        path, mark = change.path, self.marks.of(change.path)
+        path = change.path
+        # A run that took the directory away saw it only if it is still one: earlier layers hide a file in its place
+        is_directory = find_directory(reader.live, path) is not None
+        mark = self.marks.of_change(change) if is_directory else self.marks.of(path)
         base, packed = self.bases.of(path) or known, self.bases.packed(path)
-        gives_way = change.base_kind == "dir" and change.kind in ("deleted", "replaced")
-        if gives_way:
+        if change.takes_directory:
             # What is in it may have been edited before the directory was changed itself
             mark = min([mark, *(mark_ns for inner, mark_ns in self._single if inner.startswith(path + b"/"))])
-        inner = self.bases.below(path) if gives_way else {}
+        inner = self.bases.below(path) if change.takes_directory else {}
         if base is None and b".git/" not in path:
-            reader.add(change, mark, may_have_moved=True)
+            reader.add(change, mark)
             base = reader.bases.get(path)
             packed = packed or reader.texts.kept.get((self._root, path))
-            if gives_way:
+            if change.takes_directory:
                 inner = {one: base for one, base in reader.bases.items() if one.startswith(path + b"/")} | inner
         is_edited = _is_edited(reader.live, change, base, mark, returned, is_moved=is_moved)
         return HeldEntry(
@@ -171,7 +180,7 @@ class FoldedLayers:
         with BaseReader(self._root, self._mask) as reader:
             for change in changes:
                 if change.kind == "metadata" and change.base_kind == "dir":
-                    reader.add(change, self.marks.of(change.path), may_have_moved=True)
+                    reader.add(change, self.marks.of(change.path))
         return reader.bases
 
 

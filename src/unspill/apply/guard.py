@@ -278,8 +278,7 @@ class SecretPlaces:
         # A directory of that name, such as a virtual Python called .env, is no secret
         if is_place and name in self._names and (change.base_kind if entry is None else entry.kind) != "dir":
             return held.SECRET.opinion
-        gives_way = change.base_kind == "dir" and change.kind in ("deleted", "replaced")
-        if gives_way and any(contains(path, other) for other in self._above):
+        if change.takes_directory and any(contains(path, other) for other in self._above):
             return held.SECRET_BELOW.opinion
         return ORDINARY
 

@@ -329,6 +329,7 @@ class _Work:
             restored=self._task.restored,
             git=git,
         )
+        self._keep_texts()
         # From here on what the journal says is true, whatever happens to this process
         self._marker.must_stay = True
         try:
@@ -337,6 +338,13 @@ class _Work:
             self._marker.must_stay = False
             raise
         return end
+
+    def _keep_texts(self) -> None:
+        """Keep what a merge with later edits starts from; where that fails, an undo beside an edit is a conflict."""
+        try:
+            self._store.texts.put(self._id, self._texts.kept)
+        except StoreError:
+            return
 
     def _perform_git(self, journal: Journal) -> tuple[GitEnding, ...]:
         """Do what is to be done to repositories; what was skipped is named."""
@@ -376,7 +384,6 @@ class _Work:
         is_clean = remove_staging(self._dirs, journal.staging)
         try:
             finished = finish(self._store, journal)
-            self._store.texts.put(self._id, self._texts.kept)
         except (OSError, StoreError) as error:
             raise SandboxUnavailable(
                 f"the {self._task.kind} is done, but unspill can't record it yet: {error}",

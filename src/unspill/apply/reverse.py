@@ -137,6 +137,11 @@ class Reversal:
             for step in self._steps
             if step.action == "put" and step.after is not None and step.after.kind == "dir"
         }
+        # What directories had before the operation changed that: steps of their own compare it
+        self._old_metadata: dict[tuple[int, bytes], Metadata | None] = {}
+        for step in self._steps:
+            if step.action == "set_metadata":
+                self._old_metadata.setdefault((step.root, step.path), step.was)
         self._unchanged = opened_and_closed(self._steps) - self._made
         # Directories that somebody else has given other bits since: nothing of their metadata is taken back
         self._lost: set[tuple[int, bytes]] = set()
@@ -283,8 +288,9 @@ class Reversal:
             self._note_opening(step)
             return None
         self._lost.add(key)
-        if key in self._taken:
-            # Somebody else made a directory there, which is as good
+        was_there = self._may_be_done and key not in self._made_directories
+        if key in self._taken or (was_there and self._has_old_metadata(dirs, step)):
+            # Somebody else made a directory there, which is as good, or has set back its permissions
             return _DONE
         return None if key in self._unchanged else ("conflict", CHANGED)
 
@@ -332,6 +338,12 @@ class Reversal:
         fd = dirs.roots[step.root].directory(b"" if step.path == b"." else step.path)
         return os.fstat(fd).st_ino == step.before.inode and has_metadata(fd, step.becomes)
 
+    def _has_old_metadata(self, dirs: OpenDirs, step: Step) -> bool:
+        """Tell whether a directory has again what it had before the operation."""
+        old = self._old_metadata[step.root, step.path]
+        fd = dirs.roots[step.root].directory(b"" if step.path == b"." else step.path)
+        return old is not None and has_metadata(fd, old)
+
     def _is_coming_back(self, step: Step) -> bool:
         """Tell whether the directory of a step is one that the reversal itself puts back."""
         return (step.root, step.path.rpartition(b"/")[0]) in self._back
@@ -341,7 +353,9 @@ class Reversal:
         assert step.after is not None
         if not matches(live, step.after):
             return self._is_refreshed(dirs, step, live)
-        if step.after.kind == "dir" or live.st_ctime_ns < self._operation.marks[step.root]:
+        if step.after.kind == "dir":
+            return (step.root, step.path) in self._old_metadata or stat.S_IMODE(live.st_mode) == step.after.mode
+        if live.st_ctime_ns < self._operation.marks[step.root]:
             return True
         return self._later.explains(step.root, step.path, live)
 
@@ -374,6 +388,8 @@ class Reversal:
             return None
         if not matches(kept, step.after):
             return None
+        if kept.st_size != live.st_size:
+            return False
         if _attributes(*kept_at) != _attributes(*live_at) or has_access_list(*live_at):
             return False
         return _read_same(kept_at, kept, live_at, live)
@@ -395,9 +411,8 @@ class Reversal:
         if mode is None or ours is None or theirs is None or not is_alike:
             return _CHANGED
         is_after = live.st_ino == after.inode and (live.st_mtime_ns, live.st_size) == (after.mtime_ns, after.size)
-        merged = theirs
-        if not is_after and ours != theirs:
-            base = self._text_of(step.root, step.path)
+        merged, base = theirs, self._text_of(step.root, step.path)
+        if not is_after and ours not in (theirs, base) and not self._is_as_kept(dirs, step, live):
             merge = None if base is None else merge_texts(base, ours, theirs)
             if merge is None or merge.clashes:
                 why = CHANGED if merge is None else f"you changed the same lines since: {merge.where()}"
@@ -432,6 +447,10 @@ class Reversal:
             return self._merged_inverse(draft, dirs, step)
         # Where a directory gave way to a file, two steps have one path
         there = step.after if step.action == "take" else self._refreshed.get((step.root, step.path), step.after)
+        live = None if there is None else self._find(dirs, step)
+        if there is not None and live is not None and matches(live, there):
+            # With the time of now: should this be rolled back, the operation itself is no older than that
+            there = entry_of(live)
         return invert(draft, dirs, step, there)
 
     def _merged_inverse(self, draft: Draft, dirs: OpenDirs, step: Step) -> Step:
@@ -502,12 +521,34 @@ class LaterOperations:
         return None if key in self._edited else self._displaced.get(key)
 
     def as_of_now(self, journal: Journal) -> Journal:
-        """Return the operation's journal as if it had put the copies that have come back since."""
+        """Return the operation's journal as if it had put the copies that have come back since, and displaced again."""
+        journal = self._displaced_again(journal)
         later = self._store.operations.has_later_edits(self._operation.project, self._operation.number)
         if not later and not any(step.staged or step.copied for step in journal.steps):
             return journal
         self._read()
         return journal.replace(steps=tuple(map(self._renumbered, journal.steps))) if self._copies else journal
+
+    def _displaced_again(self, journal: Journal) -> Journal:
+        """Return a journal with what redos of a part displaced: somebody may have written the same anew before."""
+        operation = self._operation
+        found: dict[tuple[int, bytes, bytes], Step] = {}
+        again = self._store.operations.of_origin(operation.origin) if operation.origin is not None else ()
+        for one in sorted(again, key=lambda one: one.number):
+            later = journal_of(self._store.state, one) if one.kind == "redo" and one.number > operation.number else None
+            if later is None or later.end is None:
+                continue
+            for step in (later.steps[index] for index in later.end.done):
+                if step.before is not None and step.action != "set_metadata":
+                    found[step.root, step.path, step.backup] = step
+        if not found or operation.kind == "undo":
+            return journal
+
+        def latest(step: Step) -> Step:
+            same = found.get((step.root, step.path, step.backup)) if step.before is not None else None
+            return step if same is None else step.replace(before=same.before, digest=same.digest)
+
+        return journal.replace(steps=tuple(map(latest, journal.steps)))
 
     def _renumbered(self, step: Step) -> Step:
         root = self._operation.roots[step.root]

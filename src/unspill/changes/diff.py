@@ -4,6 +4,8 @@
 Each change starts with a line that begins with a word, which no line of content ever does. Binary content is told by
 size and SHA-256. The result is for reading, not for `patch`; `apply_hunks` makes a text with some of its hunks.
 
+`blame_lines` says which version of a text wrote each of its lines.
+
 The texts are a stranger's, so the time is bounded: common ends are cut off, then Myers' algorithm looks for at most
 `EDITS` edits (difflib can be made to take minutes). Beyond that all old lines are followed by all new ones.
 """
@@ -21,12 +23,16 @@ from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from unspill.model.change import Change, ChangeSet
 
     # A run of lines: old[0]:old[1] gives way to new[2]:new[3].
     Edit = tuple[int, int, int, int]
+
+    # Who made a version, its content, and an earlier content that lines of it were brought back from
+    Version = tuple[Hashable, bytes | None, bytes | None]
+    Line = tuple[Hashable, bytes]
 
     # What names the hunks of a change in a root, given both texts
     Token = Callable[[bytes, Change, tuple[bytes, bytes]], str]
@@ -434,3 +440,44 @@ def _marked(mark: str, lines: Sequence[bytes], columns: int) -> Iterator[str]:
         yield mark + show_line(line.removesuffix(b"\n"), columns)
         if not line.endswith(b"\n"):
             yield NO_NEWLINE
+
+
+def blame_lines(versions: Iterable[Version], *, unknown: Hashable = None) -> list[Line]:
+    """Return the lines of the last version, each with whoever wrote it.
+
+    A line belongs to the last version that has it and whose predecessor has not; one that an undo brings back belongs
+    to whoever it belonged to before.
+
+    Args:
+        versions: Each version of the file, the oldest first, None where there was none. The first one nobody knows the
+            author of.
+        unknown: What stands for that.
+    """
+    lines: list[Line] = []
+    # By content: what it was like when a version was like this before
+    known: dict[bytes | None, list[Line]] = {}
+    is_first = True
+    for author, content, source in versions:
+        if content in known:
+            lines = known[content]
+        else:
+            new = [] if content is None else split_lines(content)
+            lines = _attribute(lines, new, unknown if is_first else author, known.get(source, []))
+        known[content] = lines
+        is_first = False
+    return lines
+
+
+def _attribute(old: list[Line], new: list[bytes], author: Hashable, source: list[Line]) -> list[Line]:
+    """Return new lines, those that were there before, or in what they were brought back from, with their authors."""
+    brought = dict(_unchanged(source, new)) if source else {}
+    kept = dict(_unchanged(old, new))
+    return [(kept.get(at, brought.get(at, author)), line) for at, line in enumerate(new)]
+
+
+def _unchanged(old: list[Line], new: list[bytes]) -> Iterable[tuple[int, Hashable]]:
+    """Yield the numbers of new lines that were there before, with whoever they belonged to."""
+    at, ahead = 0, 0
+    for start, end, new_start, new_end in (*line_edits([line for _author, line in old], new), (len(old), 0, 0, 0)):
+        yield from ((line + ahead, old[line][0]) for line in range(at, start))
+        at, ahead = end, ahead + (new_end - new_start) - (end - start)

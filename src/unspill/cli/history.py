@@ -418,8 +418,9 @@ def _print_operation(arguments: Arguments, sandbox: Sandbox, operation: Operatio
         except UsageError as error:
             lines = [f"  {error.message}"]
         flagged = [paint("held", line) for line in flagged_lines(operation.flagged, operation)]
-        print(paint("dim", "changes:"))
-        print("\n".join(map(fit, [*lines[:1], *flagged, *lines[1:]])))
+        if lines or flagged:
+            print(paint("dim", "changes:"))
+            print("\n".join(map(fit, [*lines[:1], *flagged, *lines[1:]])))
     for note in operation.notes:
         print(fit(f"note: {safe_text(note)}"))
     if operation.left:

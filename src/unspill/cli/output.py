@@ -347,8 +347,10 @@ def result_lines(result: RunResult, sandbox: Sandbox) -> list[str]:
         lines.append(unsettled_text(result.shared_with))
     if result.changes:
         lines += outcome_lines(result, sandbox, news=_news(sandbox, result.operation, 2))
-    elif result.held:
-        lines.append(f"Still held, because you undid it: see {advised('unspill changes{of}', sandbox)}")
+    is_told = result.changes and (result.operation is None or result.operation.left)
+    if result.held and not is_told:
+        # What an earlier checkpoint skipped, or somebody undid since
+        lines.append(f"Sandbox {sandbox.name!r} still holds changes: see {advised('unspill changes{of}', sandbox)}")
     return [part for line in lines for part in line.split("\n")]
 
 

@@ -62,6 +62,11 @@ RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
 
+IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x40, 0x80, 0x100, 0x200
+IN_Q_OVERFLOW, IN_IGNORED, IN_ISDIR = 0x4000, 0x8000, 0x40000000
+_IN_ONLYDIR, _IN_DONT_FOLLOW, _IN_EXCL_UNLINK = 0x01000000, 0x02000000, 0x04000000
+_EVENT_BYTES = 16
+
 _PR_SET_NAME = 15
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _PR_CAPBSET_DROP = 24
@@ -230,6 +235,37 @@ def move_mount(mount_fd: int, dest_fd: int) -> None:
     """Attach a detached mount on an open directory."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
     _syscall("move_mount", _SYS_MOVE_MOUNT, mount_fd, b"", dest_fd, b"", flags)
+
+
+def inotify_init() -> int:
+    """Return the descriptor of what tells of names that come and go in directories; it does not wait."""
+    return _check(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), "inotify_init1")
+
+
+def inotify_add_watch(fd: int, directory: bytes) -> int:
+    """Have names told that come and go in a directory; return the number that events of it have."""
+    mask = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | _IN_ONLYDIR | _IN_DONT_FOLLOW | _IN_EXCL_UNLINK
+    return _check(_libc.inotify_add_watch(fd, directory, mask), "inotify_add_watch")
+
+
+def inotify_rm_watch(fd: int, number: int) -> None:
+    """Hear no more of a directory, which may be gone already."""
+    _libc.inotify_rm_watch(fd, number)
+
+
+def inotify_read(fd: int) -> list[tuple[int, int, bytes]]:
+    """Return what has happened since: of each event the number of its directory, what it is, and the name."""
+    found = []
+    try:
+        while raw := os.read(fd, 1 << 16):
+            at = 0
+            while at < len(raw):
+                number, what, _cookie, length = (_number(raw[at + part : at + part + 4]) for part in (0, 4, 8, 12))
+                at += _EVENT_BYTES + length
+                found.append((number, what, raw[at - length : at].rstrip(b"\0")))
+    except BlockingIOError:
+        pass
+    return found
 
 
 class _OpenHow(ctypes.Structure):

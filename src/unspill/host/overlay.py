@@ -29,6 +29,8 @@ USER = "user."
 OWN = "user.overlay."
 # On what was copied from a lower layer, which was there then
 ORIGIN = OWN + "origin"
+# On what was copied by one of several names: a rename below the overlay leaves the old one in it
+ALIAS = OWN + "nlink"
 ESCAPED = "user.overlay.overlay."
 OPAQUE = "user.overlay.opaque"
 

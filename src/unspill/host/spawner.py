@@ -155,6 +155,21 @@ def _look(directory: bytes, planned: dict[bytes, bytes | None], found: list[byte
         return  # it is not there any more
 
 
+def _entry_at(path: bytes) -> tuple[int, int, int] | None:
+    """Return inode, kind and ctime of an entry, zeros where there is none, None where that can't be told."""
+    try:
+        fd = libc.openat2(None, path, os.O_PATH | os.O_NOFOLLOW, libc.RESOLVE_NO_SYMLINKS)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0, 0, 0
+    except OSError:
+        return None
+    try:
+        found = os.fstat(fd)
+        return found.st_ino, stat.S_IFMT(found.st_mode), found.st_ctime_ns
+    finally:
+        os.close(fd)
+
+
 def _is_unchanged(path: bytes, content: bytes | None) -> bool:
     if content is None:
         return True
@@ -452,9 +467,10 @@ class LiveRun(SpawnedRun):
     """A sandbox that stays: its command only waits, others are started by a door, over layers that come and go.
 
     A request is one message. "door" brings a socket for it; "attach" has overlays with their places inside, and gives
-    their filesystems away; "refresh" brings these, and has them look everything up anew; "detach" takes all of them
-    away; "watch" says where commands may leave something in memory, "left" asks for that; "look" is for what runs
-    there, "maps" for what it has mapped; "stop" stands everything still until "go"; anything else is the end.
+    their filesystems away; "refresh" brings these, and has them look everything up anew; "there" asks what is at some
+    paths; "detach" takes all of them away; "watch" says where commands may leave something in memory, "left" asks for
+    that; "look" is for what runs there, "maps" for what it has mapped; "stop" stands everything still until "go";
+    anything else is the end.
     """
 
     def __init__(self, job: Job, reply: Socket, bwrap: int, told: int, block: int) -> None:
@@ -517,6 +533,10 @@ class LiveRun(SpawnedRun):
                 try_send(self.reply, ("detached",) if self._detach() else ("busy",))
             case ("refresh", count):
                 try_send(self.reply, ("refreshed", len(descriptors) == count and all(map(refresh, descriptors))))
+            case ("there", paths):
+                with OtherMounts(self.mounts[-1]):
+                    found = tuple(map(_entry_at, paths))
+                try_send(self.reply, ("there", found))
             case ("watch", tops, temporary):
                 assert self.init_fd is not None
                 self.leftovers = Leftovers(self.init_fd, self.mounts[-1], tops, temporary)

@@ -25,8 +25,10 @@ import time
 from unspill.errors import SandboxUnavailable
 from unspill.host.dirfd import Beneath, Copier
 from unspill.host.overlay import (
+    ALIAS,
     FOREIGN,
     OPAQUE,
+    ORIGIN,
     is_opaque,
     is_user_attribute,
     is_whiteout,
@@ -56,6 +58,8 @@ _LOOKUP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _REPOSITORY = b".git"
+# Marks that say what an entry was made from
+_KEPT = (ALIAS, ORIGIN)
 _REMEDY = "Run it again, or wait for the other commands."
 
 
@@ -265,7 +269,7 @@ class LayerCopy:
                 elif size:
                     _send(from_fd, to_fd, size)
                 for attribute in os.listxattr(from_fd):
-                    if is_user_attribute(attribute) or attribute in FOREIGN:
+                    if is_user_attribute(attribute) or attribute in (*_KEPT, *FOREIGN):
                         os.setxattr(to_fd, attribute, os.getxattr(from_fd, attribute))
                 os.fchmod(to_fd, stat.S_IMODE(status.st_mode))
                 os.utime(to_fd, ns=(look[3], status.st_mtime_ns))
@@ -282,7 +286,7 @@ class LayerCopy:
             fd, name = self._to.parent(path)
             os.mkdir(name, 0o700, dir_fd=fd)
         dest = self._to.directory(path)
-        kept = {one for one in list_attributes(source) if is_user_attribute(one) or one in (OPAQUE, *FOREIGN)}
+        kept = {one for one in list_attributes(source) if is_user_attribute(one) or one in (OPAQUE, ORIGIN, *FOREIGN)}
         for attribute in list_attributes(dest):
             if attribute not in kept and attribute.startswith("user."):
                 os.removexattr(dest, attribute)

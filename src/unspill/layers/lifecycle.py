@@ -69,12 +69,12 @@ from unspill.store.layers import CacheRow, LayerRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from threading import Thread
 
     from unspill.model.plan import Point
     from unspill.model.policy import After, Limits
-    from unspill.model.run import RunId
+    from unspill.model.run import RunId, TakenAway
     from unspill.store.db import Store
     from unspill.store.layers import SandboxRow
 
@@ -106,7 +106,8 @@ _DROPPED = os.fsdecode(DROPPED_SUFFIX)
 class OpenRun(Record):
     """A run that may begin: each stack, cache and directory of a rootfs has an open layer of its own on top.
 
-    `beside` are other runs that may have written there too, since the last checkpoint.
+    `beside` are other runs that may have written there too, since the last checkpoint. `taken_away` has, for each root
+    that was watched, what was taken away outside.
     """
 
     run: Run
@@ -115,6 +116,7 @@ class OpenRun(Record):
     caches: tuple[CacheLayer, ...] = ()
     rootfs: tuple[CacheLayer, ...] = ()
     beside: tuple[RunId, ...] = ()
+    taken_away: tuple[tuple[bytes, TakenAway], ...] = ()
 
 
 # The thread that looks for secrets, which takes a second at most
@@ -1104,7 +1106,8 @@ def sweep(store: Store) -> Swept:
         unused = (*store.caches.take_unused(), *store.layers.take_unused())
         drop(store.state, unused)
     clean(store.state, Garbage(uppers=unused))
-    directories = _sweep_works(store) + _sweep_uppers(store) + _sweep_bases(store)
+    # Uppers first: a row whose upper was dropped goes with it, and only then its work directory has none
+    directories = _sweep_uppers(store) + _sweep_works(store) + _sweep_bases(store)
     _set_outputs_aside(store)
     return Swept(runs=removed, directories=directories)
 
@@ -1130,12 +1133,15 @@ def drop_caches(store: Store, run: RunId) -> None:
 def remove_run(store: Store, run: RunId) -> None:
     """Remove the open layers of a run whose processes are dead, then say in its row that it was interrupted."""
     drop_caches(store, run)
-    layers = tuple(row.id for row in store.layers.open_of_run(run))
-    clean(store.state, Garbage(uppers=layers, works=layers))
     remove_tree(spill_dir(store.state, run))
-    with store.transaction:
-        store.layers.remove(layers)
-        store.runs.interrupt(run, time.time_ns())
+    remove_open(store, [row.id for row in store.layers.open_of_run(run)])
+    store.runs.interrupt(run, time.time_ns())
+
+
+def remove_open(store: Store, layers: Sequence[LayerId]) -> None:
+    """Remove open layers of a run whose processes are dead, first what they hold, then their rows."""
+    clean(store.state, Garbage(uppers=tuple(layers), works=tuple(layers)))
+    store.layers.remove(layers)
 
 
 def sweep_operations(store: Store) -> int:
@@ -1168,8 +1174,7 @@ def _remove_half_folded(store: Store, row: LayerRow) -> None:
         with lock:
             # It may have been finished before the lock was free
             if row.id in {open_row.id for open_row in store.layers.open(row.sandbox)}:
-                clean(store.state, Garbage(uppers=(row.id,), works=(row.id,)))
-                store.layers.remove((row.id,))
+                remove_open(store, (row.id,))
 
 
 def _sweep_works(store: Store) -> int:

@@ -58,6 +58,11 @@ class Change(Record):
         return self.path.decode("utf-8", "surrogateescape")
 
     @property
+    def takes_directory(self) -> bool:
+        """Whether a directory that was there goes, with what was in it."""
+        return self.base_kind == "dir" and self.kind in ("deleted", "replaced")
+
+    @property
     def is_mere_touch(self) -> bool:
         """Return whether only the time of a file changed: it is applied, but not held and not listed."""
         return self.kind == "metadata" and self.aspects == ("mtime",)

@@ -207,6 +207,29 @@ class Hint(Record):
     remedy: str
 
 
+class TakenAway(Record):
+    """Names that somebody took away outside while a live sandbox still showed them, and the directories watched."""
+
+    names: frozenset[bytes] = frozenset()
+    watched: frozenset[bytes] = frozenset()
+
+    def covers(self, path: bytes) -> bool:
+        """Tell whether a path is one of the names, or below one."""
+        while path:
+            if path in self.names:
+                return True
+            path = path.rpartition(b"/")[0]
+        return False
+
+    def has_watched(self, path: bytes) -> bool:
+        """Tell whether all directories above a path were watched, so that none was exchanged unseen."""
+        while path:
+            path = path.rpartition(b"/")[0]
+            if path not in self.watched:
+                return False
+        return True
+
+
 class InheritedInput(int):
     """A descriptor that this program was started with and passes on: nobody chose it for the command."""
 

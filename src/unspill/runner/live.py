@@ -5,7 +5,8 @@ Its bwrap is a job like any other whose command only waits. Every overlay that c
 attached before the first command of several that are alive at once, and detached after the last: so each such span has
 layers of its own, and sees the live tree as it is then. Nothing uses a layer that is detached, which the kernel itself
 says; otherwise the whole sandbox is ended. Where the kernel says that no process is left, layers may stay for the next
-command, if its caller finds them empty; the overlay is told to forget what it has looked up.
+command, if its caller finds them empty; the overlay is told to forget what it has looked up. Whoever joins others has
+it told that as well, and while commands are alive so does the watcher outside (`runner.outside`).
 
 What the door says comes from inside. It is believed how a command ended, as a command is believed its own exit code;
 whether a layer is still written to is never asked of it. A command can stop it, so nobody waits for it without a bound:
@@ -47,6 +48,7 @@ from unspill.model.run import NeverStarted
 from unspill.plan.argv import build_fence, handled_rights, rule_rights
 from unspill.plan.build import COMMAND_FILE
 from unspill.runner.launcher import fresh_directories, launch, make_group_of, temporary_of, umask_of_caller
+from unspill.runner.outside import Outside, is_same
 from unspill.runner.watch import (
     RunControl,
     RunPipes,
@@ -61,7 +63,7 @@ from unspill.runner.watch import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from socket import SocketType
     from typing import Any, Protocol
 
@@ -69,8 +71,9 @@ if TYPE_CHECKING:
     from unspill.host.door import Frame
     from unspill.host.job import Overlays
     from unspill.model.plan import Facts, MountOp
-    from unspill.model.run import LimitName, Outcome, RunId
+    from unspill.model.run import LimitName, Outcome, RunId, TakenAway
     from unspill.runner.launcher import Launched
+    from unspill.runner.outside import Name
 
     # How many there are, and some of them
     Named = tuple[int, list[bytes]]
@@ -97,6 +100,8 @@ _KILLING_S = 5.0
 _STARTING_S = 30.0
 _MOMENT_MS = 500
 _KILLED = 137
+# So many names are looked up inside at once: the spawner has others to serve
+_MOST_ASKED = 500
 # The device that every master of a terminal was opened by
 _PTMX = os.makedev(5, 2)
 # What differs between plans for one sandbox, or is compared by itself
@@ -186,6 +191,10 @@ class LiveSandbox:
         self.ports: OpenPorts | None = None
         # Ports of servers inside that somebody was told of
         self.told_servers: set[int] = set()
+        # The live directories to be watched while commands are alive; whether that could not be, and was not told yet
+        self._roots: Sequence[bytes] = ()
+        self._outside: Outside | None = None
+        self._is_unwatched = self._is_told = False
 
     def join(self, plan: Plan, control: RunControl, pipes: RunPipes) -> Joined | None:
         """Start a command of a plan inside, over its layers; None where its caller gave up before.
@@ -220,9 +229,90 @@ class LiveSandbox:
             self._known = plan, shape_of(plan, os.uname().machine)
         return self._known[1], overlays_of(plan)
 
+    def watch(self, roots: Sequence[bytes]) -> None:
+        """Have some live directories watched from the next command on, for as long as the sandbox stays."""
+        self._roots = roots
+
+    def tell_unwatched(self) -> bool:
+        """Tell whether the live directories can't be watched; once."""
+        with self._lock:
+            lacks_watches = self._outside is not None and self._outside.lacks_watches
+            is_unwatched, self._is_unwatched = self._is_unwatched or (lacks_watches and not self._is_told), False
+            self._is_told |= is_unwatched
+            return is_unwatched
+
+    def taken_away(self) -> tuple[tuple[bytes, TakenAway], ...]:
+        """Return by root which names were taken away outside since the first of these commands began."""
+        with self._lock:
+            return () if self._outside is None else self._outside.taken_away()
+
+    def excuse(self, paths: Collection[bytes]) -> None:
+        """Take note that names went from live directories because unspill has put something there."""
+        with self._lock:
+            if self._outside is not None:
+                self._outside.excuse(paths)
+
+    def _watch_outside(self) -> None:
+        """Watch what the person does while commands are alive. Layers were just mounted, or told to forget all."""
+        if self._roots and (self._outside is None or self._outside.is_closed):
+            try:
+                self._outside = Outside(self._roots, self._look_anew)
+            except OSError:
+                self._outside, self._roots, self._is_unwatched = None, (), True
+        if self._outside is not None:
+            self._outside.begin({lowers[-1]: upper for lowers, _dest, upper, _work in self._attached if upper})
+
+    def _look_anew(self, changed: Collection[Name], gone: Collection[Name]) -> tuple[set[Name], set[Name]] | None:
+        with self._lock:
+            if self._launched is None or not self._alive:
+                return None
+            try:
+                return self._look(changed, gone)
+            except SandboxUnavailable:
+                self._close()
+                return None
+
+    def _look(self, changed: Collection[Name], gone: Collection[Name]) -> tuple[set[Name], set[Name]]:
+        """Refresh the layers; return which names are not the same inside, and which of some that went a layer has."""
+        assert self._outside is not None
+        self._refresh()
+        stale: set[Name] = set()
+        for lowers, dest, upper, _work in self._attached:
+            root = lowers[-1]
+            # What a layer has is the commands' own, or what is held
+            layers = [upper or b"", *lowers[:-1]]
+            asked = [
+                name
+                for name in changed
+                if name[0] == root and not any(os.path.lexists(_below(layer, name)) for layer in layers)
+            ]
+            has_inodes = bool(upper) and _device_of(upper or b"") == _device_of(root)
+            for start in range(0, len(asked), _MOST_ASKED):
+                some = asked[start : start + _MOST_ASKED]
+                [there] = self._ask(("there", tuple(_below(dest, name) for name in some)), "there")
+                for name, entry in zip(some, there, strict=True):
+                    # A directory that went may have come back, or another with the same time
+                    is_known = has_inodes or name not in gone
+                    if not is_same(_lstat(_below(root, name)), entry, has_inodes=has_inodes, is_known=is_known):
+                        stale.add(name)
+        return stale, {name for name in gone if self._outside.is_in_layer(name)}
+
+    def _refresh(self) -> None:
+        """Have everything looked up anew that nothing inside uses."""
+        self._await_answers()
+        assert self._launched is not None
+        self._ask(("refresh", len(self._attached)), "refreshed", tuple(self._filesystems))
+        # Commands go on to use it
+        self._is_used = True
+
     def _join(self, plan: Plan, overlays: Overlays, control: RunControl, pipes: RunPipes) -> Joined | None:
-        if not self._alive:
+        if self._alive and self._outside is not None:
+            self._outside.catch_up(self._look)
+        elif self._alive:
+            self._refresh()
+        else:
             self._attach(overlays)
+            self._watch_outside()
             # A fence is around directories that are there when it is set
             if self._door is None or (plan.profile == "strict" and self._is_fence_old):
                 self._ask_for_door(plan)
@@ -701,6 +791,9 @@ class LiveSandbox:
         if self._group is not None:
             self._group.remove()
             self._group = None
+        if self._outside is not None:
+            # Until here somebody may have written
+            self._outside.close()
 
     def _close_door(self) -> None:
         if self._door is not None:
@@ -917,6 +1010,22 @@ def is_terminal_master(fd: int) -> bool:
     """Tell whether a descriptor is one of a terminal's own side, and nothing else that somebody may have sent."""
     found = os.fstat(fd)
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == _PTMX
+
+
+def _below(directory: bytes, name: Name) -> bytes:
+    return directory + b"/" + name[1]
+
+
+def _lstat(path: bytes) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def _device_of(path: bytes) -> int:
+    found = _lstat(path)
+    return 0 if found is None else found.st_dev
 
 
 def _unavailable(outcome: Outcome) -> SandboxUnavailable:

@@ -21,8 +21,8 @@ import stat
 import time
 from hashlib import blake2b
 
-from unspill.apply.bases import Base, Bases, base_at, pack, read_live
-from unspill.apply.draft import RootDraft, Upper, find_moved
+from unspill.apply.bases import Base, Bases, base_at, find_moved, pack, read_live
+from unspill.apply.draft import RootDraft, Upper
 from unspill.apply.fold import FoldedLayers, HeldEntry, fold_entries, inode_of, take_moment
 from unspill.apply.guard import lies_in
 from unspill.apply.journal import (
@@ -42,6 +42,7 @@ from unspill.errors import (
     ApplyFailed,
     DeniedError,
     RootRefused,
+    SandboxUnavailable,
     StoreError,
     UnspillError,
 )
@@ -49,6 +50,7 @@ from unspill.host.dirfd import Beneath
 from unspill.layers.lifecycle import discard_stacks, make_upper, new_id
 from unspill.layers.locks import (
     OperationUse,
+    SandboxLock,
     StackUse,
     base_dir,
     given_up,
@@ -83,7 +85,7 @@ from unspill.sandbox.review import (
     with_tokens,
     with_whole_repositories,
 )
-from unspill.sandbox.scan import end_interrupted, keep_base
+from unspill.sandbox.scan import end_interrupted, keep_base, look_again
 from unspill.sandbox.secrets import (
     carry_changed,
     concerns_git,
@@ -135,6 +137,8 @@ if TYPE_CHECKING:
     # Where something was told: on a terminal, or to whoever reads a pipe or a file
     Where = Literal["terminal", "elsewhere"]
 
+# Who asks for an operation that follows a run by itself
+AFTER_RUN = "run"
 # Imported by functions, late, because most runs change nothing; tests/attack/test_installation.py finds what is missing
 _TO_THE_END = (
     "_json",
@@ -251,7 +255,7 @@ class _Apply:
         hunks = [some for some in request.selection.hunks if some not in whole]
         self._rest = rest(choice.changes, choice.chosen, hunks)
         self._held = {} if is_copy else {stack.live: self._held_before(stack) for stack in self._stacks}
-        self._moved: dict[int, set[bytes]] = {}
+        self._moved: dict[int, dict[bytes, bool]] = {}
         self._directories: dict[bytes, dict[bytes, Base]] = {}
         self._packs: PackIndexes = self._index_packs()
         self._flagged: list[tuple[bytes, str]] = []
@@ -361,7 +365,8 @@ class _Apply:
             self._directories[stack.live] = layers.read_directories(whole.changes if whole else ())
             own = self._own.get(stack.live)
             rolled_back = RolledBackEntries(self._project.store, self._project.path, stack.live, own)
-            self._moved[index] = find_moved(stack.live, whole.changes if whole else (), layers.marks, rolled_back)
+            changes = whole.changes if whole else ()
+            self._moved[index] = find_moved(dirs.roots[index], changes, layers.marks.of_change, rolled_back.explains)
             part = self._part(self.chosen, stack.live)
             if part is None or not part.changes:
                 continue
@@ -486,7 +491,7 @@ class _Apply:
         operation: OperationId,
         remaining: Sequence[Change],
         places: Mapping[bytes, bytes],
-        moved: Container[bytes],
+        moved: Mapping[bytes, bool],
     ) -> list[HeldEntry]:
         """Return what stays of a stack; the rest of a file starts from its base with what was applied of it."""
         layers = self._layers(stack, operation)
@@ -609,7 +614,40 @@ def discard_held(project: Project, selection: Selection, asked_by: str = "person
     with lock_sandbox(state, sandbox), OperationUse(state, sandbox):
         if selection.is_everything:
             return discard_all(project, asked_by)
-        return _Discard(project, selection, asked_by).run()
+        return _Discard(
+            project, lambda _stacks, changes: select(changes, selection, parents=False), asked_by, selection.hunks
+        ).run()
+
+
+def let_go(project: Project) -> None:
+    """Discard what held runs have taken back where the person has made something since: it would hide that.
+
+    Where somebody stands on the layers, it stays for now.
+    """
+    state, store, sandbox = project.store.state, project.store, project.row.id
+    lock = SandboxLock(state, sandbox)
+    if not lock.try_acquire():
+        return
+    try:
+        end_interrupted(store)
+        with OperationUse(state, sandbox):
+            discard = _Discard(project, lambda stacks, changes: _taken_back(store, stacks, changes), AFTER_RUN)
+            if discard.paths:
+                discard.run()
+            look_again(project)
+    except SandboxUnavailable:
+        return
+    finally:
+        lock.release()
+
+
+def _taken_back(store: Store, stacks: Sequence[Stack], changes: ChangeSet) -> ChangeSet:
+    parts = []
+    for stack, part in zip(stacks, changes.roots, strict=True):
+        layers = FoldedLayers(store, stack.live, layers_of(store, stack), stack.mask)
+        found = {*layers.taken_back(part.changes)}
+        parts.append(part.replace(changes=tuple(change for change in part.changes if change.path in found)))
+    return changes.replace(roots=tuple(parts))
 
 
 def discard_all(project: Project, asked_by: str) -> Operation:
@@ -645,17 +683,23 @@ def _task(project: Project, asked_by: str, trees: tuple[Taken, ...], changed: in
 class _Discard:
     """A discard of a part: which changes go, and which stay as one layer per root."""
 
-    def __init__(self, project: Project, selection: Selection, asked_by: str) -> None:
+    def __init__(
+        self,
+        project: Project,
+        choose: Callable[[Sequence[Stack], ChangeSet], ChangeSet],
+        asked_by: str,
+        hunks: tuple[Hunks, ...] = (),
+    ) -> None:
         self._project = project
         self._state = project.store.state
         self._asked_by = asked_by
         stacks = [stack for stack in load_masked(project) if stack.sealed]
         changes = fold_changes(stacks)
-        self._texts, self._olds, hunks = _texts_without(changes, selection.hunks)
-        chosen, moved = with_whole_repositories(changes, stacks, select(changes, selection, parents=False))
+        self._texts, self._olds, partly = _texts_without(changes, hunks)
+        chosen, moved = with_whole_repositories(changes, stacks, choose(stacks, changes))
         self._notes = [f"git: also discarded: {what}" for what in moved]
-        kept = without(changes, chosen, hunks)
-        self._paths = tuple((part.root, change.path) for part in chosen.roots for change in part.changes)
+        kept = without(changes, chosen, partly)
+        self.paths = tuple((part.root, change.path) for part in chosen.roots for change in part.changes)
         staying = {(part.root, change.path) for part in kept.roots for change in part.changes}
         self._gone = [
             (part.root, change.path)
@@ -676,7 +720,7 @@ class _Discard:
         taken = {layer.id for stack, _left in self._losing for layer in stack.sealed}
         trees = tuple(tree for tree in taken_layers(self._project.store, self._project.row.id) if tree.layer in taken)
         task = _task(self._project, self._asked_by, trees, self._count, self._settle)
-        return operate(self._project.store, task.replace(paths=self._paths, draft=self._draft))
+        return operate(self._project.store, task.replace(paths=self.paths, draft=self._draft))
 
     def _draft(self, draft: Draft, _dirs: OpenDirs) -> None:
         draft.notes += self._notes
@@ -807,7 +851,7 @@ def apply_run(
     if own is not None:
         reviewed = changes.replace(layers=())
     try:
-        request = ApplyRequest(reviewed=reviewed, run=run, beside=beside, asked_by="run", automatic=True)
+        request = ApplyRequest(reviewed=reviewed, run=run, beside=beside, asked_by=AFTER_RUN, automatic=True)
         operation = apply_held(project, request, own)
     except UnspillError as error:
         return Applied(is_held=True, problem=error.message)
@@ -845,7 +889,7 @@ def apply_checkpoint(
     uppers = tuple(layer.upper for stack in stacks for layer in stack.sealed)
     is_all = all(layer.run == run for stack in stacks for layer in stack.sealed)
     reviewed = changes.replace(layers=uppers if is_all else ())
-    request = ApplyRequest(reviewed=reviewed, run=run, beside=beside, asked_by="run", automatic=True)
+    request = ApplyRequest(reviewed=reviewed, run=run, beside=beside, asked_by=AFTER_RUN, automatic=True)
     if selection is not None:
         # Still a run's: the layer that it is of stays, so undoing it changes nothing of what is held
         request = request.replace(selection=selection)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import time
-from itertools import islice
 
+from unspill.apply.bases import keep_seen_bases
 from unspill.apply.recover import OwnEntries
 from unspill.changes.scan import join, scan
 from unspill.changes.select import with_parents
@@ -23,7 +23,6 @@ from unspill.layers.lifecycle import drop_copies, record_copy
 from unspill.layers.locks import upper_dir
 from unspill.model.change import ChangeSet
 from unspill.model.run import Hint, SealedLayer
-from unspill.policy.paths import quote
 from unspill.record import Record
 from unspill.runner.live import overlays_of
 from unspill.sandbox.apply import apply_checkpoint
@@ -31,7 +30,7 @@ from unspill.sandbox.result import Applied
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from unspill.layers.lifecycle import OpenRun
     from unspill.model.change import Selection
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
     from unspill.sandbox.project import Project
 
 _GIT = b".git"
-# Of the project, to find what somebody has edited there: the cost must not follow its size
-_MOST_LOOKED_AT = 5000
-_MOST_NAMED = 3
 _DISK_REMEDY = "Look for free space and free inodes in the state directory."
 
 
@@ -98,13 +94,16 @@ class SpanCopies:
             raise
         old, self._copies = self._copies, made
         applied = Applied(is_held=bool(since))
-        hints = (*self._host_edits(under_way), *_git_hints(under_way), *_stop_hints(still.used))
+        hints = (*_watch_hints(live), *_git_hints(under_way), *_stop_hints(still.used))
         try:
+            self._keep_seen(live, under_way, whole)
             chosen = self.only(whole, since) if selection is None else whole
             if selection is not None or (is_applied and chosen):
                 stacks = tuple(self._with_copy(stack, under_way.run.id) for stack in under_way.stacks)
                 run, beside = under_way.run.id, under_way.beside
                 applied = apply_checkpoint(self._project, run, chosen, stacks, self.own, selection, beside)
+                if applied.operation is not None:
+                    live.excuse(applied.operation.paths)
             elif is_applied:
                 applied = Applied()
         finally:
@@ -152,6 +151,16 @@ class SpanCopies:
         sealed = SealedLayer(id=layer, upper=copy.dest, mark=stack.open.mark, run=run)
         return stack.replace(open=None, sealed=(*stack.sealed, sealed))
 
+    def _keep_seen(self, live: LiveSandbox, under_way: OpenRun, changes: ChangeSet) -> None:
+        """Keep for the copies which names were taken away outside: what was written by such a name is a conflict."""
+        taken_away = dict(live.taken_away())
+        for part in changes.roots if taken_away else ():
+            stack = next(stack for stack in under_way.stacks if stack.live == part.root)
+            assert stack.open is not None
+            layer, mark_ns = self._copies[part.root][0], stack.open.mark.ctime_ns
+            taken = taken_away.get(part.root)
+            keep_seen_bases(self._project.store, stack, layer, mark_ns, part.changes, taken, may_read=False)
+
     def settle(self) -> None:
         """Mark in the layers what is gone since the last checkpoint: it may be in the project."""
         for _layer, copy in self._copies.values():
@@ -182,24 +191,6 @@ class SpanCopies:
     def __bool__(self) -> bool:
         return bool(self._copies)
 
-    def _host_edits(self, under_way: OpenRun) -> tuple[Hint, ...]:
-        """Say what somebody changed in the project that the sandbox may not see before it is quiet."""
-        found: list[bytes] = []
-        for stack in under_way.stacks:
-            assert stack.open is not None
-            edited = _newer(stack.live, stack.open.mark.ctime_ns, self.own.get(stack.live) or OwnEntries())
-            found += islice(edited, _MOST_NAMED + 1)
-        if not found:
-            return ()
-        names = ", ".join(map(quote, found[:_MOST_NAMED])) + (", ..." if len(found) > _MOST_NAMED else "")
-        return (
-            Hint(
-                code="host-edits",
-                text=f"Changed in the project while commands are alive: {names}. They may still see it as it was.",
-                remedy="They see it when the last of them has ended.",
-            ),
-        )
-
 
 def _filtered(changes: ChangeSet, is_wanted: Callable[[bytes, bytes], bool]) -> ChangeSet:
     parts = (
@@ -220,31 +211,12 @@ def _inside(place: bytes, mapped: Iterable[bytes] | None) -> list[bytes] | None:
     return [path[len(place) + 1 :] for path in mapped if path.startswith(place + b"/")]
 
 
-def _newer(root: bytes, mark: int, own: OwnEntries) -> Iterator[bytes]:
-    """Yield entries of the live directory that are not older than a mark; directories only for what went from them."""
-    waiting, looked_at = [b""], 0
-    while waiting and looked_at < _MOST_LOOKED_AT:
-        here = waiting.pop(0)
-        prefix = here + b"/" if here else b""
-        has_told = False
-        try:
-            with os.scandir(root + b"/" + here) as entries:
-                for entry in entries:
-                    looked_at += 1
-                    if entry.name == _GIT:
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(prefix + entry.name)
-                        continue
-                    status = entry.stat(follow_symlinks=False)
-                    if status.st_ctime_ns >= mark and not own.explains(prefix + entry.name, status):
-                        has_told = True
-                        yield prefix + entry.name
-            status = os.lstat(root + b"/" + here)
-        except OSError:
-            continue
-        if not has_told and status.st_mtime_ns >= mark and not own.explains(here, status):
-            yield here or b"."
+def _watch_hints(live: LiveSandbox) -> tuple[Hint, ...]:
+    if not live.tell_unwatched():
+        return ()
+    text = "Your edits can't be watched while commands are alive: they may still see files as they were."
+    remedy = "Raise fs.inotify.max_user_instances and max_user_watches, or end other programs that watch files."
+    return (Hint(code="not-watched", text=text, remedy=remedy),)
 
 
 def _git_hints(under_way: OpenRun) -> tuple[Hint, ...]:

@@ -26,27 +26,29 @@ import stat
 import time
 
 from unspill.apply.bases import Base, base_at, find_bases, find_text, is_directory, read_live, unpack
-from unspill.apply.fold import FoldedLayers, fold_entries, inode_of, take_moment
+from unspill.apply.fold import FoldedLayers, fold_entries, take_moment
 from unspill.apply.journal import (
     Residue,
     Settled,
     journal_of,
     kept_base_dir,
+    residue_dir,
     tree_dir,
 )
 from unspill.apply.operate import Task, operate
 from unspill.apply.reverse import LaterOperations, Reversal
 from unspill.apply.staging import digest_entry
 from unspill.apply.steps import entry_of, matches
-from unspill.changes.blame import blame_lines
 from unspill.changes.diff import (
     MAX_FILE_BYTES,
     MAX_LINES,
+    blame_lines,
     change_diff,
     is_binary,
     left_out,
     painted,
 )
+from unspill.changes.merge import merge_texts
 from unspill.changes.render import name_here
 from unspill.changes.scan import Reader, read_up_to, scan
 from unspill.changes.select import ancestors
@@ -67,7 +69,7 @@ from unspill.model.operation import Metadata, OperationId, Step, reversals_of
 from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.policy.paths import quote, show
 from unspill.record import Record
-from unspill.sandbox.apply import held_inodes, taken_layers
+from unspill.sandbox.apply import AFTER_RUN, held_inodes, taken_layers
 from unspill.sandbox.review import fold_changes
 from unspill.sandbox.scan import end_interrupted, keep_base, when_settled
 from unspill.sandbox.secrets import forget_untracked, load_masked, mask_finder
@@ -102,8 +104,6 @@ _NOT_KEPT = b"\0"
 # Who wrote a line that no operation did: the person, or nobody knows who
 _PERSON, _NOBODY = "you", "?"
 _ALL = 1_000_000
-# Who asks for an apply that follows a run by itself
-AFTER_RUN = "run"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 LONGEST_NAME = 255
@@ -206,13 +206,16 @@ class HeldReversal:
 
     def _is_held(self, root: bytes, path: bytes) -> bool:
         uppers = (upper_dir(self._store.state, LayerId(tree.layer)) for tree in self._trees if tree.root == root)
-        return any(_has_entry(upper, path) for upper in uppers)
+        return any(_has_entry(upper, path) or _has_no_place(path, [upper]) for upper in uppers)
 
     def settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> Settled:
         """Return the layers that are held from now on; what was left is as it was."""
         self._masks = self._find_masks()
         roots = self._operation.roots
         lefts = {(roots[one.root], one.path) for one in left if one.root < len(roots)}
+        # What is done all or none was left with it
+        groups = {step.group for place, step in self._steps.items() if place in lefts}
+        lefts |= {place for place, step in self._steps.items() if step.group in groups}
         moments = dict(zip(roots, marks, strict=False))
         residues: list[Residue] = []
         held: list[HeldAfter] = []
@@ -224,25 +227,32 @@ class HeldReversal:
         return Settled(residues=tuple(residues), held=tuple(held))
 
     def list_restored(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> Settled:
-        """Return what is held again where all layers go back as they are; not what later runs have changed as well."""
+        """Return what is held otherwise where all layers go back as they are, below those of later runs."""
         self._masks = self._find_masks()
-        rows = self._store.layers.sealed(SandboxId(self._operation.sandbox))
         found: list[HeldAfter] = []
         for root in dict.fromkeys(tree.root for tree in self._before):
-            uppers = [
-                tree_dir(self._store.state, self._operation.id, one.layer) for one in self._before if one.root == root
-            ]
-            below = (self._masks.get(root), self._base_of(root))
-            if os.path.isdir(root):
-                changes = scan(tuple(reversed(uppers)), tuple(one for one in below if one is not None), root)
-                place = max(one.seq for one in self._before if one.root == root)
-                later = [upper_dir(self._store.state, row.id) for row in rows if row.root == root and row.seq > place]
-                found += [
-                    (root, change.path, inode_of(change))
-                    for change in changes
-                    if not any(_has_entry(upper, change.path) for upper in later)
-                ]
+            places = [(tree.seq, self._tree_of(tree)) for tree in self._before if tree.root == root]
+            found += [(root, path, inode) for path, inode in self._look_through(root, places).items()]
         return Settled(held=tuple(found))
+
+    def _look_through(self, root: bytes, restored: Sequence[tuple[int, bytes]]) -> dict[bytes, int]:
+        """Return what is held otherwise with some layers, by place, between those that are there."""
+        if not os.path.isdir(root):
+            return {}
+        state = self._store.state
+        rows = [row for row in self._store.layers.sealed(SandboxId(self._operation.sandbox)) if row.root == root]
+        bases = (self._base_of(root), *(base_dir(state, row.id) for row in rows))
+        base = next((one for one in bases if one is not None and os.path.lexists(one)), None)
+        below = tuple(one for one in (self._masks.get(root), base) if one is not None)
+        there = [(row.seq, upper_dir(state, row.id)) for row in rows]
+        then, now = (
+            held_inodes(scan(tuple(upper for _seq, upper in reversed(layers)), below, root))
+            for layers in (there, sorted([*there, *restored], key=lambda layer: layer[0]))
+        )
+        return {path: now.get(path, 0) for path in _differing(then, now)}
+
+    def _tree_of(self, tree: Taken) -> bytes:
+        return tree_dir(self._store.state, self._operation.id, tree.layer)
 
     def release(self) -> None:
         """Let runs stand on the layers again."""
@@ -275,12 +285,15 @@ class HeldReversal:
             was, found = before.get(path), now.get(path)
             if _is_left(root, path, lefts) or taken.intersection(ancestors([path])):
                 continue
-            if self._is_taken_since(root, path, left_as, found, now_layers):
+            if self._is_taken_since(root, path, left_as, was, found, now_layers):
                 if left_as >= -1:
                     # It took the place of a directory, with all that was in it
                     taken.add(path)
                 continue
-            is_own = found is not None and found.inode == left_as and self._is_own(found, now_layers)
+            # A directory that no run changed is none of a later one either
+            is_own = found is not None and (
+                found.is_on_the_way or (found.inode == left_as and self._is_own(found, now_layers))
+            )
             later = found.base if found is not None else self._base_above(root, path, place)
             if was is not None and not is_own and _is_known(was.base) and was.base == later:
                 # A later run made its change from the same, so that is all that is held
@@ -294,45 +307,59 @@ class HeldReversal:
             changed[path] = result[path].inode if path in result else 0
             if now:
                 changed |= {above: result[above].inode for above in self._rebase_hiding(root, path, result)}
-        leading = ancestors(path for path, entry in result.items() if not entry.is_on_the_way)
-        result = {path: entry for path, entry in result.items() if not entry.is_on_the_way or path in leading}
+        result = _without_idle_ways(result)
         changed |= self._seen_otherwise(root, result)
-        after = [(root, path, inode if path in result else 0) for path, inode in changed.items()]
+        changed = {path: inode if path in result else 0 for path, inode in changed.items()}
         if not result:
-            return None, after
+            return None, [(root, *one) for one in changed.items()]
         self._linked += [
             entry.place for path, entry in now.items() if path not in changed and entry.change.entry is not None
         ]
-        entries = list(result.values())
-        layers = [*before_layers, *now_layers]
-        rest = Residue(
-            layer="",
-            root=root,
-            run=self._run_of(entries, layers),
-            mark_ns=moment,
-            seq=place,
-        )
+        entries, layers = list(result.values()), [*before_layers, *now_layers]
+        rest = Residue(layer="", root=root, run=self._run_of(entries, layers), mark_ns=moment, seq=place)
+        made = self._fold(operation, rest, entries, layers, beneath)
+        if place:
+            # Runs that came later may have written into a directory that is taken away beneath them
+            changed |= self._look_through(root, [(place, residue_dir(self._store.state, operation, made.layer))])
+        return made, [(root, *one) for one in changed.items()]
+
+    def _fold(
+        self,
+        operation: OperationId,
+        rest: Residue,
+        entries: Sequence[HeldEntry],
+        layers: Sequence[tuple[Taken, bytes]],
+        beneath: Sequence[bytes],
+    ) -> Residue:
+        """Make one layer of what stays held, with its base; `rest` says what else the layer is like."""
         uppers = tuple(upper for _tree, upper in reversed(layers))
-        made = fold_entries(self._store, operation, root, entries, uppers, rest, beneath)
+        made = fold_entries(self._store, operation, rest.root, entries, uppers, rest, beneath)
         changes = [entry.change for entry in entries]
-        keep_base(self._base_of(root), root, changes, base_dir(self._store.state, LayerId(made.layer)))
-        return made, after
+        base = base_dir(self._store.state, LayerId(made.layer))
+        keep_base(self._base_of(rest.root), rest.root, changes, base)
+        return made
 
     def _seen_otherwise(self, root: bytes, result: Mapping[bytes, HeldEntry]) -> dict[bytes, int]:
         """Return what differs from the project otherwise than before, more or less: that has changed as well."""
         if root not in self._held:
             return {}
-        then, left = self._held[root], {path: entry.inode for path, entry in result.items()}
-        return {path: left.get(path, 0) for path in then.keys() | left if then.get(path) != left.get(path)}
+        left = {path: entry.inode for path, entry in result.items()}
+        return {path: left.get(path, 0) for path in _differing(self._held[root], left)}
 
     def _is_own(self, found: HeldEntry, layers: Sequence[tuple[Taken, bytes]]) -> bool:
         """Tell whether an entry is what the operation left, not one that looks the same and was made by a later run."""
         own = {rest.layer for rest in self._end.residues}
         uppers = [upper for tree, upper in layers if tree.layer in own]
-        return found.inode > 0 or not uppers or found.change.layer in uppers
+        return found.inode > 0 or not uppers or _made_in(found, layers) in uppers
 
     def _is_taken_since(
-        self, root: bytes, path: bytes, left_as: int, found: HeldEntry | None, layers: Sequence[tuple[Taken, bytes]]
+        self,
+        root: bytes,
+        path: bytes,
+        left_as: int,
+        was: HeldEntry | None,
+        found: HeldEntry | None,
+        layers: Sequence[tuple[Taken, bytes]],
     ) -> bool:
         """Tell whether what the operation left held at a path was applied or discarded since."""
         if not left_as:
@@ -340,10 +367,12 @@ class HeldReversal:
         if left_as > 0 and found is not None and not any(_has_entry(upper, path, left_as) for _tree, upper in layers):
             # A later run changed the path anew
             return True
-        is_gone = not any(_has_entry(upper, path) for _tree, upper in layers)
+        is_gone = not any(
+            _has_entry(upper, path) or (left_as == -1 and _has_no_place(path, [upper])) for _tree, upper in layers
+        )
         # Nothing is seen of it, though the project has nothing there: a later run has taken it away
         is_gone |= left_as != -1 and found is None and not _has_entry(root, path)
-        return is_gone and not self._is_discard
+        return is_gone and (not self._is_discard or (left_as > 0 and _has_lines_of(root, was)))
 
     def _place_above(self, root: bytes) -> int:
         """Return the place of the last layer of a root that was there when the operation took its layers."""
@@ -448,6 +477,38 @@ class HeldReversal:
         runs = self._operation.runs
         # Journals of unspill 0.1 have no run for each layer
         return (made or [""])[-1] or (runs[-1] if runs else "")
+
+
+def _has_lines_of(root: bytes, was: HeldEntry | None) -> bool:
+    """Tell whether the project has all that a change did to a text, whatever else was done to it there."""
+    text = None if was is None else was.text
+    if was is None or text is None:
+        return False
+    above, _, name = was.place.rpartition(b"/")
+    with Beneath(os.open(root, _DIRECTORY)) as live, Beneath(os.open(above, _DIRECTORY)) as layer:
+        ours, theirs = read_live(live, was.change.path), read_live(layer, name)
+    merge = None if ours is None or theirs is None else merge_texts(text, ours, theirs)
+    return merge is not None and not merge.clashes and merge.text() == ours
+
+
+def _differing(one: Mapping[bytes, int], other: Mapping[bytes, int]) -> set[bytes]:
+    """Return the paths at which something else is held, or nothing."""
+    return {path for path in one.keys() | other if one.get(path) != other.get(path)}
+
+
+def _without_idle_ways(entries: Mapping[bytes, HeldEntry]) -> dict[bytes, HeldEntry]:
+    """Leave out directories that lead to nothing any more."""
+    leading = ancestors(path for path, entry in entries.items() if not entry.is_on_the_way)
+    return {path: entry for path, entry in entries.items() if not entry.is_on_the_way or path in leading}
+
+
+def _made_in(entry: HeldEntry, layers: Sequence[tuple[Taken, bytes]]) -> bytes | None:
+    """Return the layer, of some from the oldest on, that has an entry or takes it away, perhaps with all around it."""
+    if entry.change.entry is not None:
+        return entry.change.layer
+    places = [entry.change.path, *ancestors([entry.change.path])]
+    hiding = (upper for _tree, upper in reversed(layers) if any(hides_below(upper + b"/" + one) for one in places))
+    return next(hiding, None)
 
 
 def _is_known(base: Base | None) -> bool:
@@ -1023,7 +1084,8 @@ class _Trace:
         self._operation = operation
         self._reversal = reversal
         steps = steps_of(project, operation)
-        if not steps:
+        # One that changed only branches has none
+        if not steps and find_journal(project.store.state, operation) is None:
             raise UsageError(f"the backup of op {operation.number} is gone", remedy="See `keep_days` in the settings.")
         self._sides: dict[tuple[int, bytes], _Sides] = {}
         for step in steps:
@@ -1375,15 +1437,14 @@ def _in_root(project: Project, path: bytes) -> tuple[bytes, bytes]:
 
 def _find_source(project: Project, root: bytes, path: bytes, backup: str | None) -> _Source:
     if backup is not None and backup.startswith("op") and backup[2:].isdecimal():
-        steps = steps_of(project, get_operation(project, backup[2:]))
-        for step in steps:
-            if (
-                step.path == path
-                and step.before is not None
-                and step.before.kind != "dir"
-                and step.action != "set_metadata"
-            ):
-                return _Source(place=step.backup, entry=step.before, digest=step.digest)
+        operation = get_operation(project, backup[2:])
+        journal = journal_of(project.store.state, operation)
+        if journal is not None and journal.end is not None:
+            now = LaterOperations(project.store, operation).as_of_now(journal)
+            for step in (now.steps[index] for index in journal.end.done):
+                is_file = step.before is not None and step.before.kind != "dir" and step.action != "set_metadata"
+                if is_file and step.path == path and step.before is not None:
+                    return _Source(place=step.backup, entry=step.before, digest=step.digest)
         raise UsageError(f"{backup} did not replace {os.fsdecode(path)!r}", remedy=_SEE_LISTS)
     if backup is None:
         return _find_newest(project, root, path)

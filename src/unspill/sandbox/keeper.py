@@ -745,7 +745,9 @@ class Keeper:
 
     def _describe(self) -> dict[str, Any]:
         with self._lock:
-            runs = [_run_form(run) for run in self._runs.values() if _is_listed(run)]
+            # When all has ended this process is about to end too, and has nothing in the background any more
+            is_over = self._is_ending and not any(run.is_alive() for run in self._runs.values())
+            runs = [] if is_over else [_run_form(run) for run in self._runs.values() if _is_listed(run)]
         sandbox = self._sandbox
         return {
             "pid": os.getpid(),

@@ -256,6 +256,8 @@ class Live:
         self._options = options
         self._broker = broker
         self._live = LiveSandbox(project.means.facts, keeps_layers=True, is_isolated=is_isolated)
+        if not is_isolated:
+            self._live.watch(project.roots)
         self._masks = KnownMasks(project)
         # Whoever has it may begin or end a run; foreground runs also wait for their turn
         self._lock = allocate_lock()
@@ -747,6 +749,7 @@ class Live:
         """Hold what was written in a span that has no result."""
         project = self._project
         lock = lock_sandbox(project.store.state, project.row.id) if self._is_isolated else None
+        span.under_way = span.under_way.replace(taken_away=self._live.taken_away())
         try:
             tell_interrupted(spec, hold_failed(project, spec, span.under_way, error))
         finally:
@@ -827,6 +830,7 @@ class Live:
                 # Nothing is scanned that anything could still write
                 if not self._live.withdraw():
                     self._live.close()
+                span.under_way = span.under_way.replace(taken_away=self._live.taken_away())
                 performed, changes = look_at_layers(performed, plan, span.under_way)
                 performed = with_hints(self._project, plan, performed, span.masks)
             except BaseException as error:

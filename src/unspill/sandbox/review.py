@@ -429,9 +429,12 @@ class _Choosing:
             gone: set[bytes] = set()
             if own and others:
                 mine = _all_paths(fold_changes((stack.replace(sealed=own),)), stack)
-                touched |= mine - _changed_in(stack, wanted)
+                changed = _changed_in(stack, wanted)
+                touched |= mine - changed
                 earlier = tuple(fold_changes((stack.replace(sealed=others),)))
                 theirs = {change.path for change in earlier}
+                # By itself, a directory of an earlier one in which this run only deleted looks like one that is gone
+                mine |= changed & theirs & _all_paths(changes, stack)
                 gone = {one.path for one in earlier if one.entry is None or one.entry.kind != "dir"}
             # What is in a directory that the earlier one took away, or put something else in the place of
             below = {path for path in mine if not gone.isdisjoint(ancestors([path]))} if gone else set()

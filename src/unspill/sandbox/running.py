@@ -318,6 +318,8 @@ def _run_opened(
         plan = _checked_plan(project, spec, places, under_way)
         gate = open_gate(project, spec, under_way, plan)
         performed, changes, traffic = _perform_and_scan(project, spec, under_way, plan, gate)
+        if spec.live is not None:
+            under_way = under_way.replace(taken_away=spec.live.taken_away())
         performed = with_hints(project, plan, performed, masks)
     except BaseException as error:
         with lock_sandbox(project.store.state, project.row.id):
@@ -376,7 +378,7 @@ def close_run(
         try:
             if is_kept:
                 apart = beside.apart_from_kept(project, under_way)
-                applied = _hold_apart(project, under_way, ended, changes, apart, copies)
+                applied = _hold_apart(project, under_way, ended, changes, apart)
             else:
                 applied = _seal_and_apply(project, under_way, ended, changes, after, use, copies, since)
         finally:
@@ -424,12 +426,13 @@ def _seal_and_apply(
 ) -> Applied:
     is_beside = use is not None and has_others(project.store, under_way)
     if is_beside and (apart := beside.find_apart(project, under_way, changes)) is not None:
-        return _hold_apart(project, under_way, ended, changes, apart, copies)
+        return _hold_apart(project, under_way, ended, changes, apart)
     keep_bases(project, under_way, changes)
     is_seen = after != "apply" or any(stack.sealed for stack in under_way.stacks)
-    if is_seen:
-        keep_seen(project, under_way, changes)
-    if after != "apply" and copies is None:
+    if is_seen or under_way.taken_away:
+        # What is applied at once needs no texts
+        keep_seen(project, under_way, changes, may_read=is_seen)
+    if after != "apply":
         remove_unchanged(changes, under_way)
     stacks = seal_run(project.store, under_way, ended)
     if is_beside:
@@ -437,7 +440,8 @@ def _seal_and_apply(
     if use is not None:
         # From here on the layers are nobody's but the apply's, unless others stand on them
         use.release()
-    applied = Applied(is_held=True)
+    # Checkpoints may have put all of it into the project
+    applied = Applied(is_held=copies is None or bool(project.store.layers.sealed_ids(project.row.id)))
     if after == "apply":
         from unspill.sandbox.apply import apply_run  # lazy: apply
 
@@ -449,10 +453,10 @@ def _seal_and_apply(
             # What a checkpoint has left, or somebody has undone since, stays in the layer
             left = bool(project.store.layers.sealed_ids(project.row.id))
             applied = applied.replace(is_held=applied.is_held or left)
-    is_whole = copies is None and not (applied.operation and applied.operation.number)
+    is_whole = not (applied.operation and applied.operation.number)
     if after == "apply" and is_whole and project.store.layers.sealed_ids(project.row.id):
         # After an apply that did nothing the whole layer is held as if nobody had tried
-        if not is_seen:
+        if not is_seen and copies is None:
             keep_seen(project, under_way, changes)
         remove_unchanged(changes, under_way)
     if applied.is_held:
@@ -466,13 +470,11 @@ def _hold_apart(
     ended: Run,
     changes: ChangeSet,
     apart: beside.Apart,
-    copies: SpanCopies | None,
 ) -> Applied:
     moved = beside.move_apart(project, under_way, apart)
     keep_bases(project, moved, changes)
     keep_seen(project, moved, changes)
-    if copies is None:
-        remove_unchanged(changes, moved)
+    remove_unchanged(changes, moved)
     seal_run(project.store, moved, ended.replace(sandbox=moved.run.sandbox))
     keep_base_objects(project, moved)
     return Applied(is_held=True, apart=apart)
@@ -500,6 +502,8 @@ def open_gate(project: Project, spec: RunSpec, under_way: OpenRun, plan: Plan) -
 def _perform_and_scan(
     project: Project, spec: RunSpec, under_way: OpenRun, plan: Plan, gate: Gate | None
 ) -> tuple[Performed, ChangeSet, Traffic | None]:
+    if spec.live is not None:
+        spec.live.watch(project.roots)
     try:
         performed = perform(plan, project.means.facts, make_control(project, spec, under_way.run.id, gate), spec.live)
     finally:

@@ -54,7 +54,7 @@ from unspill.sandbox.project import (
     with_held_roots,
 )
 from unspill.sandbox.result import record_operation, record_run
-from unspill.sandbox.scan import hold_interrupted, interrupted_line, sweep_once
+from unspill.sandbox.scan import has_news, hold_interrupted, interrupted_line, sweep_once
 from unspill.sandbox.secrets import search_aside
 from unspill.store.db import Store
 
@@ -252,11 +252,16 @@ class Looking:
 
     def changes(self, *, run: str | int | None = None) -> ChangeSet:
         """Return what is held against the live project, or what one held run changed."""
-        return review.changes_of(with_held_roots(self._project), run)
+        return review.changes_of(self._look(), run)
+
+    def _look(self) -> Project:
+        """Return the project with all roots of which something is held, fit to be looked at."""
+        _let_go(self._project)
+        return with_held_roots(self._project)
 
     def held_of(self, operation: Operation) -> ChangeSet:
         """Return what is held of the runs that an operation came from."""
-        return review.changes_of_runs(with_held_roots(self._project), operation.runs)
+        return review.changes_of_runs(self._look(), operation.runs)
 
     def hidden_by_held(self) -> tuple[bytes, ...]:
         """Return what is in the top directory of a root but not seen by a run, because its deletion is held."""
@@ -268,7 +273,7 @@ class Looking:
 
         Paths are named as seen from the project, or from `here` if that is a directory of it.
         """
-        return review.summary_of(with_held_roots(self._project), run, colour=colour, here=here)
+        return review.summary_of(self._look(), run, colour=colour, here=here)
 
     def diff(
         self,
@@ -289,12 +294,12 @@ class Looking:
             return history.operation_diff(self._project, operation, wanted, colour=colour, skip=skip, here=here)
 
         wanted_names = [os.fsdecode(path) for path in review.paths_given(paths)]
-        return review.diff_of(with_held_roots(self._project), wanted_names, run, colour=colour, skip=skip, here=here)
+        return review.diff_of(self._look(), wanted_names, run, colour=colour, skip=skip, here=here)
 
     @property
     def reviews(self) -> review.Reviews:
         """What is held as a person reviews it on a terminal, and the tokens that name it."""
-        return review.Reviews(with_held_roots(self._project))
+        return review.Reviews(self._look())
 
     def operations(self, *, limit: int = 20) -> tuple[Operation, ...]:
         """Return the project's latest operations, the youngest first."""
@@ -372,6 +377,8 @@ class Looking:
 
     def sandboxes(self) -> tuple[SandboxUsage, ...]:
         """Return the sandboxes of the project by name, with what each one holds and whether something runs in it."""
+        for row in self._project.store.sandboxes.of_project(self._project.path):
+            _let_go(self._project.replace(row=row))
         return upkeep.list_sandboxes(self._project)
 
     def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
@@ -581,6 +588,7 @@ class Sandbox(Looking):
         if after_cancel is None:
             after_cancel = policy.after_cancel if after == "apply" else after
         check_run(after, after_cancel, bounds.wall_s)
+        _let_go(self._project)
         return {
             "after": after,
             "after_cancel": after_cancel,
@@ -688,7 +696,7 @@ class Sandbox(Looking):
         )
         is_asked = asked_by != "person" and (approver or self._approver) is not None
         broker = self._broker_of(approver) if is_asked else None
-        return self._operate(lambda: apply.apply_in_turn(with_held_roots(self._project), request, broker))
+        return self._operate(lambda: apply.apply_in_turn(self._look(), request, broker))
 
     def undo(
         self,
@@ -789,7 +797,7 @@ class Sandbox(Looking):
             SandboxUnavailable: a run that does not hold its changes still stands on what is held.
         """
         chosen = review.to_selection(selection)
-        return self._operate(lambda: apply.discard_held(with_held_roots(self._project), chosen, asked_by))
+        return self._operate(lambda: apply.discard_held(self._look(), chosen, asked_by))
 
     def empty_playground(self) -> Playground:
         """Delete everything in the project's scratch directory, for good; return what was there.
@@ -876,3 +884,8 @@ def remove_temporary(sandbox: Sandbox) -> None:
     sandbox.close()
     for path in (project, playground_dir(data, project), tmp_dir(data, project, sandbox.name)):
         remove_tree(path)
+
+
+def _let_go(project: Project) -> None:
+    if has_news(project):
+        apply.let_go(project)

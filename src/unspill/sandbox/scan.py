@@ -18,7 +18,7 @@ import time
 from unspill.errors import ProjectBusy, SandboxUnavailable, UnspillError
 from unspill.git.files import is_state
 from unspill.host.libc import DeferredSignals
-from unspill.host.overlay import OPAQUE, ORIGIN, hides_below, list_attributes
+from unspill.host.overlay import OPAQUE, ORIGIN, hides_below, is_whiteout, list_attributes
 from unspill.layers.lifecycle import (
     OpenRun,
     drop_caches,
@@ -28,6 +28,7 @@ from unspill.layers.lifecycle import (
     has_others,
     is_empty,
     is_untouched,
+    remove_open,
     remove_run,
     seal_run,
     sweep,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from unspill.model.change import Change
     from unspill.model.operation import Operation
     from unspill.model.plan import Facts
-    from unspill.model.run import LayerId, Run, SealedLayer
+    from unspill.model.run import LayerId, Run, SealedLayer, Stack
     from unspill.runner.perform import Performed
     from unspill.sandbox import beside
     from unspill.sandbox.planning import RunSpec
@@ -87,6 +88,9 @@ else:
 _REVIEW = "See `unspill changes`, then `unspill apply` or `unspill discard`."
 _LONGEST_COMMAND = 60
 _FILES = (stat.S_IFREG, stat.S_IFLNK)
+# What several held runs have changed, of a sandbox; losing it costs a conflict
+_CHANGED_AGAIN = "changed again in "
+_MOST_WATCHED = 1000
 # How long a look at held layers waits for an operation that has them in its hands, and between two looks
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.01
@@ -132,10 +136,13 @@ def _without_noise(changes: ChangeSet, upper: bytes, below: tuple[bytes, ...]) -
 
 
 def remove_unchanged(changes: ChangeSet, under_way: OpenRun) -> None:
-    """Take files out of a run's layers of which it changed nothing but the time.
+    """Take out of a run's layers what changes nothing: files with a new time alone, and what the project has already.
 
-    Held, such a file would hide what the person makes of it meanwhile.
+    Held, such a file or deletion would hide what the person makes of it meanwhile.
     """
+    if changes.is_cut:
+        # What is not listed may be a change
+        return
     changed = {
         part.root: {change.path for change in part.changes if not change.is_mere_touch} for part in changes.roots
     }
@@ -145,11 +152,12 @@ def remove_unchanged(changes: ChangeSet, under_way: OpenRun) -> None:
 
 
 def _remove_unchanged(upper: bytes, changed: set[bytes]) -> None:
-    """Take files out of a layer that it does not change, and the directories that only they were in."""
+    """Take entries out of a layer by which it changes nothing, and the directories that only they were in."""
     found: list[tuple[bytes, list[bytes]]] = []
     hiding: set[bytes] = set()
-    for above, _directories, names in os.walk(upper):
-        found.append((above, names))
+    for above, directories, names in os.walk(upper):
+        links = [name for name in directories if os.path.islink(above + b"/" + name)]
+        found.append((above, names + links))
         if above != upper and (os.path.dirname(above) in hiding or hides_below(above)):
             hiding.add(above)
     for above, names in reversed(found):
@@ -157,7 +165,7 @@ def _remove_unchanged(upper: bytes, changed: set[bytes]) -> None:
             continue
         for name in names if above not in hiding else ():
             place = above + b"/" + name
-            if place[len(upper) + 1 :] not in changed and _is_file(place):
+            if place[len(upper) + 1 :] not in changed and _may_go(place):
                 _remove(place)
         if above != upper and above[len(upper) + 1 :] not in changed:
             _mark_as_copied_up(above)
@@ -165,9 +173,11 @@ def _remove_unchanged(upper: bytes, changed: set[bytes]) -> None:
                 _remove(above)
 
 
-def _is_file(place: bytes) -> bool:
+def _may_go(place: bytes) -> bool:
+    """Tell whether this is a file, a link or a mark of a deletion."""
     try:
-        return stat.S_IFMT(os.lstat(place).st_mode) in _FILES
+        status = os.lstat(place)
+        return stat.S_IFMT(status.st_mode) in _FILES or is_whiteout(status)
     except OSError:
         # A command has closed the directory to its owner
         return False
@@ -252,13 +262,65 @@ def keep_bases(project: Project, under_way: OpenRun, changes: ChangeSet | None) 
             frozen.keep_frozen(stack.base, base_dir(state, stack.open.id))
 
 
-def keep_seen(project: Project, under_way: OpenRun, changes: ChangeSet | None) -> None:
-    """Keep what a run saw where it changed something, so that the person's edits are known and can be merged."""
+def keep_seen(project: Project, under_way: OpenRun, changes: ChangeSet | None, *, may_read: bool = True) -> None:
+    """Keep what a run saw where it changed something, so that the person's edits are known and can be merged.
+
+    Unless it `may_read`, the content is not kept.
+    """
     found = {} if changes is None else {part.root: part.changes for part in changes.roots}
+    taken_away = dict(under_way.taken_away)
     for stack in under_way.stacks:
         part = found.get(stack.live, ())
         if stack.open is not None and part:
-            bases.keep_seen_bases(project.store, stack, stack.open.id, stack.open.mark.ctime_ns, part)
+            layer, mark_ns, taken = stack.open.id, stack.open.mark.ctime_ns, taken_away.get(stack.live)
+            bases.keep_seen_bases(project.store, stack, layer, mark_ns, part, taken, may_read=may_read)
+            _watch(project, _changed_again(project.store, stack, part))
+
+
+def _changed_again(store: Store, stack: Stack, changes: Sequence[Change]) -> dict[tuple[bytes, bytes], int]:
+    """Return what earlier held runs changed too, with the time of what is live; -1 where that may be new since."""
+    if not stack.sealed:
+        return {}
+    # A path that the person edited before its layer was folded has an older mark of its own
+    marks = [mark for layer in stack.sealed for mark in (layer.mark.ctime_ns, *store.marks.of(layer.id).values())]
+    since, found = min(marks), {}
+    for change in changes:
+        if any(os.path.lexists(layer.upper + b"/" + change.path) for layer in stack.sealed):
+            moment = _moment_of(stack.live, change.path)
+            # What is not there may have been deleted since
+            found[stack.live, change.path] = moment if 0 < moment < since else -1
+    return found
+
+
+def has_news(project: Project) -> bool:
+    """Tell whether the person has changed something where a held run may have taken back what an earlier one did."""
+    return any(_moment_of(root, path) != moment for (root, path), moment in _watched(project).items())
+
+
+def look_again(project: Project) -> None:
+    """Take for known what is there now."""
+    _watch(project, {place: _moment_of(*place) for place in _watched(project)})
+
+
+def _watch(project: Project, moments: dict[tuple[bytes, bytes], int]) -> None:
+    if moments:
+        latest = [*(_watched(project) | moments).items()][-_MOST_WATCHED:]
+        rows = (f"{root.hex()} {path.hex()} {moment}" for (root, path), moment in latest)
+        project.store.facts.put(_CHANGED_AGAIN + project.row.id, "\n".join(rows))
+
+
+def _watched(project: Project) -> dict[tuple[bytes, bytes], int]:
+    """Return what several held runs have changed, with the time of what was live there then."""
+    rows = (row.split() for row in (project.store.facts.find(_CHANGED_AGAIN + project.row.id) or "").splitlines())
+    return {(bytes.fromhex(root), bytes.fromhex(path)): int(moment) for root, path, moment in rows}
+
+
+def _moment_of(root: bytes, path: bytes) -> int:
+    """Return when an entry was changed; 0 where there is none."""
+    try:
+        return os.lstat(root + b"/" + path).st_ctime_ns
+    except OSError:
+        return 0
 
 
 def keep_base(base: bytes | None, root: bytes, changes: Sequence[Change], dest: bytes) -> None:
@@ -343,11 +405,14 @@ def _hold(project: Project, sandbox: SandboxRow, left: UnfinishedRun) -> list[Ru
         return []  # what can't be killed may still write
     if project.means.facts.cgroup != "none":
         cgroup.sweep_groups(project.means.facts.cgroup, (left.id,))
-    rows = [row for row in store.layers.open_of_run(run.id) if os.path.isdir(upper_dir(store.state, row.id))]
+    opened = store.layers.open_of_run(run.id)
+    rows = [row for row in opened if os.path.isdir(upper_dir(store.state, row.id))]
     if not rows:
         remove_run(store, run.id)
         return []
     drop_caches(store, run.id)
+    # Killed while it made its layers, one for each root
+    remove_open(store, [row.id for row in opened if row not in rows])
     remove_tree(spill_dir(store.state, run.id))
     limits = Limits(layer_bytes=left.layer_bytes, layer_entries=left.layer_entries)
     held = _hold_written(project.replace(row=sandbox), _reopened(project, sandbox, run, rows), limits)

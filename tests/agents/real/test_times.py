@@ -13,7 +13,7 @@ from tests.agents.real.trials import AGENTS, Trial
 from tests.figures import record_figure
 from tests.scripted_model import Asked, ModelAnswer, ScriptedModel, Turn
 
-pytestmark = [pytest.mark.agents, pytest.mark.kernel, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.agents, pytest.mark.kernel, pytest.mark.alone, pytest.mark.timeout(600)]
 
 CALLS, ROUNDS = 12, 3
 # At most so many times the agent without unspill. Others may use the machine as well, so a half more is let through

@@ -228,6 +228,22 @@ def test_a_row_whose_layer_was_dropped_goes_with_it(ground: Ground) -> None:
     assert ground.left() == NOTHING
 
 
+@pytest.mark.parametrize("abandoner", ["hold"], indirect=True)
+def test_the_work_directory_of_a_layer_that_was_dropped_goes_with_its_row(
+    ground: Ground, abandoner: subprocess.Popen[bytes]
+) -> None:
+    """Killed there too, by a run that changed nothing."""
+    run = RunId(line(abandoner))
+    abandoner.kill()
+    abandoner.wait()
+    (layer,) = ground.store.layers.open_of_run(run)
+    dropped = upper_dir(ground.store.state, layer.id)
+    os.rename(dropped, dropped + b".dropped")
+    assert sweep(ground.store) == Swept(directories=2)
+    assert ground.rows() == 0
+    assert ground.left() == NOTHING | {b"runs": 1}
+
+
 def test_a_retired_layer_stays_until_nobody_uses_it(ground: Ground) -> None:
     (stack,) = ground.hold(b"a")
     running = ground.open()
