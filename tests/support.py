@@ -342,6 +342,21 @@ def made_ground(
     yield made
     for sandbox in made.opened:
         sandbox.close()
+    wait_for_watchers()
+
+
+def wait_for_watchers() -> None:
+    """Wait until the watchers of closed sandboxes have ended: the next test may count descriptors."""
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline and any(map(is_inotify, os.listdir("/proc/self/fd"))):
+        time.sleep(0.002)
+
+
+def is_inotify(number: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{number}") == "anon_inode:inotify"
+    except FileNotFoundError:
+        return False
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ class Outside:
 
     def _close_all(self) -> None:
         self.is_closed = True
-        for fd in (self._inotify, self._wake_read, self._wake_write):
+        for fd in (self._wake_read, self._wake_write, self._inotify):
             os.close(fd)
 
     def _run(self) -> None:
