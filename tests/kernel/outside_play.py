@@ -331,6 +331,8 @@ class Game:
 def make_branches(top: Path, many: int, files: int) -> list[str]:
     """Make a repository whose branches have other texts in the same files; return their names, the current one last."""
     run_git(top, "init", "-q")
+    # It would go on packing while the repository is copied
+    run_git(top, "config", "gc.auto", "0")
     names = [f"b{number}" for number in range(many)]
     for name in names:
         run_git(top, "checkout", "-q", "-b", name)
