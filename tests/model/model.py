@@ -624,11 +624,6 @@ class Model:
             expected.found.add(path)
         if live in (base, result):
             return result
-        is_binary = b"\0" in b"".join(node.data for node in (base, live) if node is not None)
-        same = [node for node in (result, live) if node is not None and base is not None and node.data == base.data]
-        if is_binary and result is not None and same:
-            # Of what is no text nobody knows whether only its permissions were changed
-            raise Unknown
         if live is None and is_dir(result) and not is_dir(base):
             # Where the person has deleted the file, a directory is in nobody's way
             return result
