@@ -726,3 +726,16 @@ def test_lines_that_were_added_since_are_not_lost_where_a_later_run_changed_the_
     unspill run -q -c "{first}"; unspill run -q -c "{second}"; echo mine >> f
     unspill undo op1 > /dev/null 2>&1 || true; grep -E 'later|mine' f"""
     expect(shell, script, printed="later\nmine" if "later" in second else "mine")
+
+
+def test_a_hunk_that_is_kept_from_being_applied_beside_another_file_stays_held(shell: Shell, ground: Ground) -> None:
+    from unspill import Hunks, Selection
+
+    shell("""unspill run -q --hold -c "sed -i '2s/.*/A/;22s/.*/B/' f g" """)
+    sandbox = ground.sandbox()
+    first = tuple(Hunks(path=path, numbers=(1,)) for path in (b"f", b"g"))
+    with (ground.project / "g").open("r+"):
+        assert [left.path for left in sandbox.apply(Selection(hunks=first)).left] == [b"g"]
+    assert sandbox.apply().left == ()
+    for name in "fg":
+        assert [line for line in (ground.project / name).read_text().split() if line in "AB"] == ["A", "B"]

@@ -470,13 +470,13 @@ class _Apply:
                 for change in self._remaining(stack, missed)
                 if change.path not in missed or _is_there(change, places)
             ]
-            entries = self._entries(stack, operation, remaining, places, self._moved[index])
+            partly = self._contents.get(stack.live, {}).keys() - missed
+            entries = self._entries(stack, operation, remaining, places, self._moved[index], partly)
             remaining = [entry.change for entry in entries]
-            held += self._held_after(stack.live, entries, missed)
+            held += self._held_after(stack.live, entries, partly)
             if not remaining:
                 continue
             # What was before of a file that is partly applied is what an undo holds again
-            partly = self._contents.get(stack.live, {})
             self._linked += [change for change in remaining if change.path not in partly]
             carry_changed(self._project.store, stack)
             rest = Residue(layer="", root=stack.live, run=_run_of(stack, remaining), mark_ns=marks[index])
@@ -492,12 +492,12 @@ class _Apply:
         remaining: Sequence[Change],
         places: Mapping[bytes, bytes],
         moved: Mapping[bytes, bool],
+        partly: Container[bytes],
     ) -> list[HeldEntry]:
         """Return what stays of a stack; the rest of a file starts from its base with what was applied of it."""
         layers = self._layers(stack, operation)
         entries = layers.entries(remaining, places, moved, self._directories[stack.live])
-        applied = self._contents.get(stack.live, {})
-        return [self._rebased(stack.live, entry) if entry.change.path in applied else entry for entry in entries]
+        return [self._rebased(stack.live, entry) if entry.change.path in partly else entry for entry in entries]
 
     def _rebased(self, root: bytes, entry: HeldEntry) -> HeldEntry:
         path, change = entry.change.path, entry.change
@@ -523,10 +523,9 @@ class _Apply:
             changes = whole.changes if whole else ()
         return held_inodes(changes)
 
-    def _held_after(self, root: bytes, entries: Sequence[HeldEntry], missed: Container[bytes]) -> Iterator[HeldAfter]:
+    def _held_after(self, root: bytes, entries: Sequence[HeldEntry], partly: set[bytes]) -> Iterator[HeldAfter]:
         """Yield the paths of which something else is held than before, each with what that is."""
         inodes = {entry.change.path: entry.inode for entry in entries}
-        partly = {path for path in self._contents.get(root, {}) if path not in missed}
         before = self._held[root]
         for path in before.keys() | inodes.keys():
             if path in partly or before.get(path, 0) != inodes.get(path, 0):
