@@ -739,3 +739,29 @@ def test_a_hunk_that_is_kept_from_being_applied_beside_another_file_stays_held(s
     assert sandbox.apply().left == ()
     for name in "fg":
         assert [line for line in (ground.project / name).read_text().split() if line in "AB"] == ["A", "B"]
+
+
+def test_the_persons_lines_stay_when_a_hunk_beside_them_is_discarded(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/ONE/;22s/.*/TWO/' g"; sed -i '12s/.*/MINE/' g
+    unspill discard --hunk g:1 > /dev/null; unspill apply; grep -E 'ONE|MINE|TWO' g; unspill changes"""
+    printed = "Applied 1 change (op 2). Undo: unspill undo\nM g\ng: merged with your edits\nMINE\nTWO\nNothing is held."
+    expect(shell, script, printed=printed)
+
+
+def test_when_all_hunks_of_a_run_are_discarded_beside_the_persons_lines_nothing_is_held(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/ONE/;22s/.*/TWO/' g"; sed -i '12s/.*/MINE/' g
+    unspill discard --hunk g:1,3 > /dev/null; unspill changes; grep -E 'ONE|MINE|TWO' g
+    unspill undo > /dev/null; unspill apply > /dev/null; grep -E 'ONE|MINE|TWO' g"""
+    expect(shell, script, printed="Nothing is held.\nMINE\nONE\nMINE\nTWO")
+
+
+def test_a_deletion_by_the_person_is_a_conflict_after_a_hunk_was_discarded_too(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/ONE/;22s/.*/TWO/' f g"; rm f
+    unspill discard --hunk g:1 > /dev/null
+    unspill apply > /dev/null 2>&1 || echo $?
+    unspill apply > /dev/null 2>&1 || echo $?
+    test ! -e f; grep -E 'ONE|TWO' g"""
+    expect(shell, script, printed="6\n6\nTWO")

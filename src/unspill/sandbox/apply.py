@@ -694,7 +694,7 @@ class _Discard:
         self._asked_by = asked_by
         stacks = [stack for stack in load_masked(project) if stack.sealed]
         changes = fold_changes(stacks)
-        self._texts, self._olds, partly = _texts_without(changes, hunks)
+        self._texts, partly = _texts_without(changes, hunks)
         chosen, moved = with_whole_repositories(changes, stacks, choose(stacks, changes))
         self._notes = [f"git: also discarded: {what}" for what in moved]
         kept = without(changes, chosen, partly)
@@ -749,7 +749,11 @@ class _Discard:
         # Before anything live is looked at: what changes from now on is not older
         moment = take_moment(store, operation, stack.live)
         written = self._write_texts(operation, stack, remaining, places)
-        entries = [self._without_hunks(stack.live, entry, written) for entry in layers.entries(remaining, places)]
+        entries = [
+            entry.replace(place=written.get(entry.change.path, entry.place))
+            for entry in layers.entries(remaining, places)
+            if not _is_base(entry, self._texts.get((stack.live, entry.change.path)))
+        ]
         staying = {entry.change.path for entry in entries}
         held |= {
             (stack.live, change.path): 0
@@ -763,21 +767,6 @@ class _Discard:
         made = fold_entries(store, operation, stack.live, entries, tuple(places.values()), rest)
         keep_base(stack.base, stack.live, remaining, base_dir(self._state, LayerId(made.layer)))
         return made
-
-    def _without_hunks(self, root: bytes, entry: HeldEntry, written: Mapping[bytes, bytes]) -> HeldEntry:
-        """Return a file that has lost hunks: it is made from the live text, between which and its own they were."""
-        path = entry.change.path
-        if path not in written:
-            return entry
-        with Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
-            base = base_at(live, path)
-            is_base = read_live(live, path) == self._olds[root, path]
-        return entry.replace(
-            place=written[path],
-            base=base if is_base else Base(kind="file", mode=base.mode),
-            packed=pack(self._olds[root, path]),
-            mark_ns=None if is_base else 0,
-        )
 
     def _write_texts(
         self, operation: OperationId, stack: Stack, remaining: Sequence[Change], sources: Mapping[bytes, bytes]
@@ -794,10 +783,16 @@ class _Discard:
         return written
 
 
-def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts, Texts, list[Hunks]]:
-    """Return what files hold without the chosen hunks, what is live, and those hunks, but for files that lose all."""
+def _is_base(entry: HeldEntry, text: bytes | None) -> bool:
+    """Tell whether a file that is to hold a text is what it was made from, so that there is nothing to hold."""
+    change, base = entry.change, entry.base
+    has_bits = base is not None and change.entry is not None and change.entry.mode == base.mode
+    return text is not None and text == entry.text and has_bits and "xattrs" not in change.aspects
+
+
+def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts, list[Hunks]]:
+    """Return what files hold without the chosen hunks, and those hunks, but for files that lose all."""
     texts: Texts = {}
-    olds: Texts = {}
     partly: list[Hunks] = []
     for some in hunks:
         file = read_partly_chosen(changes, some)
@@ -807,9 +802,8 @@ def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts,
         stay = [line.number for line in lines if line.hunk not in some.numbers and line.number not in some.lines]
         if stay or {"mode", "xattrs"}.intersection(file.change.aspects):
             texts[file.root, file.change.path] = apply_hunks(old, new, (), stay)
-            olds[file.root, file.change.path] = old
             partly.append(some)
-    return texts, olds, partly
+    return texts, partly
 
 
 def _write_text(path: bytes, text: bytes, change: Change, live: bytes) -> None:
