@@ -16,18 +16,17 @@ from tests.model.slices import Played, machine, make_world, play_seeds
 from unspill.apply.draft import RootDraft
 from unspill.sandbox.apply import _Apply
 from unspill.sandbox.history import HeldReversal
-from unspill.sandbox.review import partial_contents
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.any_bwrap]
 
 # So many sequences are played before the model counts as blind
 MOST = 300
 _may_displace, _held_after, _changed_at = RootDraft._may_displace, _Apply._held_after, HeldReversal._changed_at
+_rebased = _Apply._rebased
 
 
-def without_whole(changes: Any, hunks: Any) -> tuple[object, object, list[Any]]:
-    contents, olds, _whole = partial_contents(changes, hunks)
-    return contents, olds, []
+def rebased_as_a_whole(self: Any, root: bytes, entry: Any) -> object:
+    return _rebased(self, root, entry) or entry
 
 
 def displaces_what_is_gone(self: Any, change: Any, found: os.stat_result | None) -> bool:
@@ -58,7 +57,7 @@ MENDS = {
     "N2, files whose commits arrived beside the branch": Mend(
         "sandbox.history.HeldReversal._changed_at", changed_by_steps, "git", first=1
     ),
-    "N18, the last hunk of a file": Mend("sandbox.apply.partial_contents", without_whole, first=32),
+    "N18, the last hunk of a file": Mend("sandbox.apply._Apply._rebased", rebased_as_a_whole, first=32),
     "N19, a file that the person deleted": Mend("apply.draft.RootDraft._may_displace", displaces_what_is_gone, first=5),
     "N20, content decides": Mend("apply.draft.RootDraft._is_base", lambda *_: False, first=55),
     "N21 and G11, the last link of undo and redo, of a session too": Mend(

@@ -765,3 +765,26 @@ def test_a_deletion_by_the_person_is_a_conflict_after_a_hunk_was_discarded_too(s
     unspill apply > /dev/null 2>&1 || echo $?
     test ! -e f; grep -E 'ONE|TWO' g"""
     expect(shell, script, printed="6\n6\nTWO")
+
+
+def test_when_all_hunks_of_a_run_are_applied_beside_the_persons_lines_nothing_is_held(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/ONE/;22s/.*/TWO/' g"; sed -i '12s/.*/MINE/' g
+    hunk g:1,3; unspill changes; grep -E 'ONE|MINE|TWO' g
+    unspill undo > /dev/null; unspill apply > /dev/null; grep -E 'ONE|MINE|TWO' g"""
+    expect(shell, script, printed="Nothing is held.\nONE\nMINE\nTWO\nONE\nMINE\nTWO")
+
+
+@pytest.mark.parametrize("size", [200_000, 600_000])
+def test_the_rest_of_a_large_text_is_applied_after_one_of_its_hunks(shell: Shell, size: int) -> None:
+    script = f"""
+    seq -f %07g {size // 8} > big; unspill run -q --hold -c "sed -i '2s/.*/ONE/;22s/.*/TWO/;42s/.*/LAST/' big"
+    hunk big:1; hunk big:1; unspill apply > /dev/null; grep -E '[A-Z]' big; unspill changes"""
+    expect(shell, script, printed="ONE\nTWO\nLAST\nNothing is held.")
+
+
+def test_permissions_that_the_person_changed_stay_when_the_rest_of_a_file_is_applied(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/ONE/;22s/.*/TWO/' g"; chmod 755 g
+    hunk g:1; stat -c %a g; unspill apply > /dev/null; stat -c %a g; grep -E 'ONE|TWO' g"""
+    expect(shell, script, printed="755\n755\nONE\nTWO")

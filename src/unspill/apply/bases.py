@@ -380,7 +380,7 @@ def read_live(tree: Beneath, path: bytes) -> bytes | None:
     """Return the content of a file that may be a text; None where it can't be read."""
     try:
         status = tree.find(path)
-        return None if status is None else read_unchanged(*tree.parent(path), status, LARGEST_TEXT)
+        return None if status is None else read_unchanged(*tree.parent(path), status, LARGEST_DIGESTED)
     except OSError:
         return None
 

@@ -80,7 +80,7 @@ from unspill.sandbox.review import (
     choose,
     fold_changes,
     get_run,
-    partial_contents,
+    read_all_partly_chosen,
     read_partly_chosen,
     with_tokens,
     with_whole_repositories,
@@ -132,7 +132,6 @@ if TYPE_CHECKING:
 
     # What a file holds without the hunks that it loses, by root and path.
     Texts = dict[tuple[bytes, bytes], bytes]
-    Contents = dict[bytes, dict[bytes, bytes]]
     FlaggedPaths = tuple[tuple[bytes, str], ...]
     # Where something was told: on a terminal, or to whoever reads a pipe or a file
     Where = Literal["terminal", "elsewhere"]
@@ -250,10 +249,8 @@ class _Apply:
         self._changes = choice.changes
         self.chosen = choice.chosen
         self._git = {stack.live: self._repositories_of(stack.live) for stack in self._stacks}
-        # By root, what partly chosen files will hold, and what they held when they were chosen
-        self._contents, self._partial, whole = self._partial_contents()
-        hunks = [some for some in request.selection.hunks if some not in whole]
-        self._rest = rest(choice.changes, choice.chosen, hunks)
+        self._partly = read_all_partly_chosen(choice.chosen, request.selection.hunks)
+        self._rest = rest(choice.changes, choice.chosen, request.selection.hunks)
         self._held = {} if is_copy else {stack.live: self._held_before(stack) for stack in self._stacks}
         self._moved: dict[int, dict[bytes, bool]] = {}
         self._directories: dict[bytes, dict[bytes, Base]] = {}
@@ -351,10 +348,6 @@ class _Apply:
             return (*self._request.beside, get_run(self._project, self._request.run).id)
         return tuple(dict.fromkeys(layer.run for stack in self._stacks for layer in stack.sealed))
 
-    def _partial_contents(self) -> tuple[Contents, Contents, list[Hunks]]:
-        hunks = self._request.selection.hunks
-        return partial_contents(self.chosen, hunks) if hunks else ({}, {}, [])
-
     def _repositories_of(self, root: bytes) -> tuple[Repository, ...]:
         return tuple(repository for repository in self._choice.repositories if repository.root == root)
 
@@ -378,7 +371,7 @@ class _Apply:
                     dirs.roots[index],
                     uppers,
                     layers.marks,
-                    contents=self._contents.get(stack.live, {}),
+                    contents={path: file.chosen for path, file in self._partly.get(stack.live, {}).items()},
                     overwrite=_in_root(stack.live, self._request.selection.overwrite),
                     must_copy=self._is_shared,
                     rolled_back=rolled_back,
@@ -397,6 +390,7 @@ class _Apply:
         selection = self._request.selection
         consented = _in_root(stack.live, selection.included)
         consented += [one.path for one in selection.consents if one.root == stack.live]
+        partly = self._partly.get(stack.live, {})
 
         def find(path: bytes) -> bytes | None:
             # A person has consented to what the run left, and to nothing else
@@ -404,7 +398,7 @@ class _Apply:
                 return None
             seen = layers.bases.text(path)
             # Hunks are chosen from what lies between the live text and the run's
-            return None if seen is None else self._partial.get(stack.live, {}).get(path, seen)
+            return partly[path].old if seen is not None and path in partly else seen
 
         sides = {name: side for path, side in selection.sides for name in _in_root(stack.live, (path,))}
         resolutions = {name: one for one in selection.resolutions for name in _in_root(stack.live, (one.path,))}
@@ -470,7 +464,7 @@ class _Apply:
                 for change in self._remaining(stack, missed)
                 if change.path not in missed or _is_there(change, places)
             ]
-            partly = self._contents.get(stack.live, {}).keys() - missed
+            partly = self._partly.get(stack.live, {}).keys() - missed
             entries = self._entries(stack, operation, remaining, places, self._moved[index], partly)
             remaining = [entry.change for entry in entries]
             held += self._held_after(stack.live, entries, partly)
@@ -497,19 +491,29 @@ class _Apply:
         """Return what stays of a stack; the rest of a file starts from its base with what was applied of it."""
         layers = self._layers(stack, operation)
         entries = layers.entries(remaining, places, moved, self._directories[stack.live])
-        return [self._rebased(stack.live, entry) if entry.change.path in partly else entry for entry in entries]
+        rebased = (self._rebased(stack.live, entry) if entry.change.path in partly else entry for entry in entries)
+        return [entry for entry in rebased if entry is not None]
 
-    def _rebased(self, root: bytes, entry: HeldEntry) -> HeldEntry:
+    def _rebased(self, root: bytes, entry: HeldEntry) -> HeldEntry | None:
+        """Return what stays of a file of which hunks were applied; None where they were all that the runs did."""
         path, change = entry.change.path, entry.change
-        chosen, old = self._contents[root][path], self._partial[root][path]
-        merge = merge_texts(old, old if entry.text is None else entry.text, chosen)
-        text = None if merge is None or merge.clashes else merge.text()
+        file, seen = self._partly[root][path], entry.text
+        text: bytes | None = file.chosen
+        if seen is not None and seen != file.old:
+            merge = merge_texts(file.old, seen, file.chosen)
+            text = None if merge is None or merge.clashes else merge.text()
+        if file.new in (file.chosen, text):
+            return None
         with Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
             found = base_at(live, path)
-            is_base = text is not None and read_live(live, path) == text
-        base = found if is_base else Base(kind="file", mode=found.mode if change.entry is None else change.entry.mode)
+            base = found if text is not None and read_live(live, path) == text else Base(kind="file")
+        # The run's bits came along with its first hunk: others are the person's
+        mode = found.mode if change.entry is None else change.entry.mode
+        is_base = bool(base.digest) and found.mode == mode & 0o777
         return entry.replace(
-            base=base, packed=None if text is None else pack(text), mark_ns=None if is_base else entry.mark_ns or 0
+            base=base.replace(mode=mode),
+            packed=None if text is None else pack(text),
+            mark_ns=None if is_base else entry.mark_ns or 0,
         )
 
     def _held_before(self, stack: Stack) -> dict[bytes, int]:

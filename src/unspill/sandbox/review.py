@@ -782,13 +782,14 @@ def _concerns(name: bytes, path: bytes) -> bool:
 
 
 class PartlyChosen(Record):
-    """A changed file below a root, before and after its change."""
+    """A changed file below a root, before and after its change, and with what is chosen of it."""
 
     root: bytes
     change: Change
     old: bytes
     new: bytes
     more: bytes = b""
+    chosen: bytes = b""
 
     @property
     def digest(self) -> str:
@@ -820,26 +821,18 @@ def read_partly_chosen(changes: ChangeSet, some: Hunks, here: bytes = b"") -> Pa
     return file
 
 
-def partial_contents(
-    changes: ChangeSet, hunks: Sequence[Hunks]
-) -> tuple[dict[bytes, dict[bytes, bytes]], dict[bytes, dict[bytes, bytes]], list[Hunks]]:
-    """Return, by root and path, the text that each partly chosen file will have, and the one that it has now.
-
-    And those that are all there is to choose of their file: nothing of it stays.
+def read_all_partly_chosen(changes: ChangeSet, hunks: Sequence[Hunks]) -> dict[bytes, dict[bytes, PartlyChosen]]:
+    """Return the partly chosen files by root and path, each with the text that it will have.
 
     Raises:
         UsageError: a file is too large or not text, or has no such hunk.
     """
-    contents: dict[bytes, dict[bytes, bytes]] = {}
-    olds: dict[bytes, dict[bytes, bytes]] = {}
-    whole: list[Hunks] = []
+    found: dict[bytes, dict[bytes, PartlyChosen]] = {}
     for some in hunks:
         file = read_partly_chosen(changes, some)
-        content = apply_hunks(file.old, file.new, some.numbers, some.lines)
-        contents.setdefault(file.root, {})[file.change.path] = content
-        olds.setdefault(file.root, {})[file.change.path] = file.old
-        whole += [some] if content == file.new else []
-    return contents, olds, whole
+        chosen = apply_hunks(file.old, file.new, some.numbers, some.lines)
+        found.setdefault(file.root, {})[file.change.path] = file.replace(chosen=chosen)
+    return found
 
 
 def to_selection(given: Selection | PathLike | Sequence[PathLike]) -> Selection:
