@@ -788,3 +788,12 @@ def test_permissions_that_the_person_changed_stay_when_the_rest_of_a_file_is_app
     unspill run -q --hold -c "sed -i '2s/.*/ONE/;22s/.*/TWO/' g"; chmod 755 g
     hunk g:1; stat -c %a g; unspill apply > /dev/null; stat -c %a g; grep -E 'ONE|TWO' g"""
     expect(shell, script, printed="755\n755\nONE\nTWO")
+
+
+def test_a_file_that_was_deleted_during_a_run_does_not_come_back_by_a_second_apply(shell: Shell) -> None:
+    script = """
+    unspill run -q --apply -c "echo RUN >> f; echo > n; sleep 2" 2> /dev/null & sleep 1; rm f; wait $! || true
+    unspill apply > /dev/null 2>&1 || echo $?
+    unspill apply > /dev/null 2>&1 || echo $?
+    ls"""
+    expect(shell, script, printed="6\n6\nd\ng\nn")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.apply.bases import BaseReader, KeptTexts, LayerBases, find_directory, find_moved, put_bases, unpack
+from unspill.apply.bases import BaseReader, KeptTexts, LayerBases, Moves, find_directory, find_moved, put_bases, unpack
 from unspill.apply.draft import Marks
 from unspill.apply.journal import Residue, residue_dir
 from unspill.apply.steps import matches
@@ -175,12 +175,20 @@ class FoldedLayers:
             inner=tuple(inner.items()),
         )
 
-    def read_directories(self, changes: Sequence[Change]) -> dict[bytes, Base]:
-        """Return the bases of directories that are to get other bits, before an operation puts something into them."""
+    def read_bases(self, changes: Sequence[Change], places: Mapping[bytes, bytes]) -> dict[bytes, Base]:
+        """Return the bases that an operation hides, before it begins: of directories that get other bits, and of nothing.
+
+        `places` has where layers lie now. Where there is nothing, the person may have deleted what a run changed.
+        """
+        moves = Moves(changes, self._root, *self.uppers)
         with BaseReader(self._root, self._mask) as reader:
             for change in changes:
-                if change.kind == "metadata" and change.base_kind == "dir":
-                    reader.add(change, self.marks.of(change.path))
+                path = change.path
+                has_other_bits = change.kind == "metadata" and change.base_kind == "dir"
+                is_new = change.base_kind is None and b".git/" not in path and self.bases.of(path) is None
+                if has_other_bits or is_new:
+                    there = change.replace(layer=places.get(change.layer or b""))
+                    reader.add(there, self.marks.of(path), moves)
         return reader.bases
 
 

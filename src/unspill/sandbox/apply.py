@@ -253,7 +253,8 @@ class _Apply:
         self._rest = rest(choice.changes, choice.chosen, request.selection.hunks)
         self._held = {} if is_copy else {stack.live: self._held_before(stack) for stack in self._stacks}
         self._moved: dict[int, dict[bytes, bool]] = {}
-        self._directories: dict[bytes, dict[bytes, Base]] = {}
+        # By root, bases that can't be read any more when the operation is done
+        self._bases: dict[bytes, dict[bytes, Base]] = {}
         self._packs: PackIndexes = self._index_packs()
         self._flagged: list[tuple[bytes, str]] = []
         self._left = self._with_tokens()
@@ -355,10 +356,10 @@ class _Apply:
         for index, stack in enumerate(self._stacks):
             layers = self._layers(stack, draft.name)
             whole = self._part(self._changes, stack.live)
-            self._directories[stack.live] = layers.read_directories(whole.changes if whole else ())
+            changes = whole.changes if whole else ()
+            self._bases[stack.live] = layers.read_bases(changes, self._places(stack, draft.name))
             own = self._own.get(stack.live)
             rolled_back = RolledBackEntries(self._project.store, self._project.path, stack.live, own)
-            changes = whole.changes if whole else ()
             self._moved[index] = find_moved(dirs.roots[index], changes, layers.marks.of_change, rolled_back.explains)
             part = self._part(self.chosen, stack.live)
             if part is None or not part.changes:
@@ -433,20 +434,25 @@ class _Apply:
         plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)
         return b"run-%d" % number if name == "default" else b"%b-run-%d" % (plain.encode(), number)
 
+    def _places(self, stack: Stack, operation: OperationId) -> dict[bytes, bytes]:
+        """Return where the layers of a stack lie during the operation, the topmost first."""
+        return {
+            layer.upper: layer.upper if self._is_shared else tree_dir(self._state, operation, layer.id)
+            for layer in reversed(stack.sealed)
+        }
+
     def _uppers(self, operation: OperationId, stack: Stack) -> dict[bytes, Upper]:
-        found = {}
+        found, places = {}, self._places(stack, operation)
         for layer in stack.sealed:
-            path = layer.upper if self._is_shared else tree_dir(self._state, operation, layer.id)
+            path = places[layer.upper]
             place = b"%b/tree/%b" % (operation.encode(), layer.id.encode())
             tree = Beneath(open_closed(path), open_to_owner)
             found[layer.upper] = Upper(path=path, place=place, tree=tree)
         return found
 
     def _layers(self, stack: Stack, operation: OperationId) -> FoldedLayers:
-        layers = [
-            (layer, upper if self._is_shared else tree_dir(self._state, operation, layer), mark_ns, single)
-            for layer, upper, mark_ns, single in layers_of(self._project.store, stack)
-        ]
+        places, rows = self._places(stack, operation), layers_of(self._project.store, stack)
+        layers = [(layer, places[upper], mark_ns, single) for layer, upper, mark_ns, single in rows]
         return FoldedLayers(self._project.store, stack.live, layers, stack.mask)
 
     def _settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> Settled:
@@ -454,10 +460,7 @@ class _Apply:
         residues: list[Residue] = []
         held: list[HeldAfter] = []
         for index, stack in enumerate(self._stacks):
-            places = {
-                sealed.upper: sealed.upper if self._is_shared else tree_dir(self._state, operation, sealed.id)
-                for sealed in reversed(stack.sealed)
-            }
+            places = self._places(stack, operation)
             missed = self._with_repositories(stack.live, {one.path for one in left if one.root == index})
             remaining = [
                 change
@@ -490,7 +493,7 @@ class _Apply:
     ) -> list[HeldEntry]:
         """Return what stays of a stack; the rest of a file starts from its base with what was applied of it."""
         layers = self._layers(stack, operation)
-        entries = layers.entries(remaining, places, moved, self._directories[stack.live])
+        entries = layers.entries(remaining, places, moved, self._bases[stack.live])
         rebased = (self._rebased(stack.live, entry) if entry.change.path in partly else entry for entry in entries)
         return [entry for entry in rebased if entry is not None]
 
@@ -711,16 +714,16 @@ class _Discard:
             if (part.root, change.path) not in staying
         ]
         self._count = len(changes) - len(kept) + len(self._texts)
-        # The stacks that lose something, with what stays of each
+        # The stacks that lose something, with what each has and what stays of it
         self._losing = [
-            (stack, left.changes)
+            (stack, part.changes, left.changes)
             for stack, part, left in zip(stacks, changes.roots, kept.roots, strict=True)
             if len(left.changes) < len(part.changes) or any(root == stack.live for root, _path in self._texts)
         ]
-        self._older = {stack.live: layers_of(project.store, stack) for stack, _left in self._losing}
+        self._older = {stack.live: layers_of(project.store, stack) for stack, *_changes in self._losing}
 
     def run(self) -> Operation:
-        taken = {layer.id for stack, _left in self._losing for layer in stack.sealed}
+        taken = {layer.id for stack, *_changes in self._losing for layer in stack.sealed}
         trees = tuple(tree for tree in taken_layers(self._project.store, self._project.row.id) if tree.layer in taken)
         task = _task(self._project, self._asked_by, trees, self._count, self._settle)
         return operate(self._project.store, task.replace(paths=self.paths, draft=self._draft))
@@ -731,7 +734,7 @@ class _Discard:
     def _settle(self, operation: OperationId, _left: Sequence[Skipped], _marks: Sequence[int]) -> Settled:
         """Fold what stays into one layer per root, and say what is held otherwise than before."""
         held = dict.fromkeys(self._gone, 0)
-        made = [self._fold(operation, stack, remaining, held) for stack, remaining in self._losing if remaining]
+        made = [self._fold(operation, *losing, held) for losing in self._losing if losing[-1]]
         return Settled(
             residues=tuple(one for one in made if one is not None),
             held=tuple((root, path, inode) for (root, path), inode in held.items()),
@@ -741,6 +744,7 @@ class _Discard:
         self,
         operation: OperationId,
         stack: Stack,
+        changes: tuple[Change, ...],
         remaining: tuple[Change, ...],
         held: dict[tuple[bytes, bytes], int],
     ) -> Residue | None:
@@ -755,7 +759,7 @@ class _Discard:
         written = self._write_texts(operation, stack, remaining, places)
         entries = [
             entry.replace(place=written.get(entry.change.path, entry.place))
-            for entry in layers.entries(remaining, places)
+            for entry in layers.entries(remaining, places, known=layers.read_bases(changes, places))
             if not _is_base(entry, self._texts.get((stack.live, entry.change.path)))
         ]
         staying = {entry.change.path for entry in entries}
