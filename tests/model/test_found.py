@@ -797,3 +797,15 @@ def test_a_file_that_was_deleted_during_a_run_does_not_come_back_by_a_second_app
     unspill apply > /dev/null 2>&1 || echo $?
     ls"""
     expect(shell, script, printed="6\n6\nd\ng\nn")
+
+
+def test_nothing_is_let_go_of_where_not_all_that_is_held_can_be_listed(
+    shell: Shell, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell("""
+    unspill run -q --hold -c "echo > n; echo > o; echo > p"; unspill run -q --hold -c "echo >> g; rm n"
+    echo mine > n""")
+    with monkeypatch.context() as patch:
+        patch.setattr("unspill.changes.scan.MAX_PATH_BYTES", 2)
+        assert ground.sandbox().changes().is_cut
+    expect(shell, "unspill run -q --discard -- sh -c 'ls; wc -l < g'", printed="d\nf\ng\no\np\n25")

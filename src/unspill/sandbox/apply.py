@@ -648,6 +648,9 @@ def let_go(project: Project) -> None:
 
 
 def _taken_back(store: Store, stacks: Sequence[Stack], changes: ChangeSet) -> ChangeSet:
+    if changes.is_cut:
+        # What is not listed would go too
+        return changes.replace(roots=tuple(part.replace(changes=()) for part in changes.roots))
     parts = []
     for stack, part in zip(stacks, changes.roots, strict=True):
         layers = FoldedLayers(store, stack.live, layers_of(store, stack), stack.mask)
