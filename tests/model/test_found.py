@@ -809,3 +809,11 @@ def test_nothing_is_let_go_of_where_not_all_that_is_held_can_be_listed(
         patch.setattr("unspill.changes.scan.MAX_PATH_BYTES", 2)
         assert ground.sandbox().changes().is_cut
     expect(shell, "unspill run -q --discard -- sh -c 'ls; wc -l < g'", printed="d\nf\ng\no\np\n25")
+
+
+def test_the_persons_lines_do_not_become_the_runs_when_a_hunk_that_removes_them_is_discarded(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i '2s/.*/ONE/;22s/.*/TWO/' g"; sed -i '12s/.*/MINE/' g
+    unspill discard --hunk g:2 > /dev/null; sed -i '12s/.*/g12/' g
+    unspill apply > /dev/null; grep -E 'ONE|MINE|TWO' g"""
+    expect(shell, script, printed="ONE\nTWO")

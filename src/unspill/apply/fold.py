@@ -176,9 +176,9 @@ class FoldedLayers:
         )
 
     def read_bases(self, changes: Sequence[Change], places: Mapping[bytes, bytes]) -> dict[bytes, Base]:
-        """Return the bases that an operation hides, before it begins: of directories that get other bits, and of nothing.
+        """Return the bases that can't be read after an operation: of directories that get other bits, and of new files.
 
-        `places` has where layers lie now. Where there is nothing, the person may have deleted what a run changed.
+        `places` has where layers lie now. What seems new, the person may have deleted.
         """
         moves = Moves(changes, self._root, *self.uppers)
         with BaseReader(self._root, self._mask) as reader:

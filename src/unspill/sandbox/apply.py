@@ -127,11 +127,11 @@ if TYPE_CHECKING:
     from unspill.model.run import SandboxId
     from unspill.permissions.broker import Broker
     from unspill.sandbox.project import Project
-    from unspill.sandbox.review import HeldChoice
+    from unspill.sandbox.review import HeldChoice, PartlyChosen
     from unspill.store.db import Store
 
-    # What a file holds without the hunks that it loses, by root and path.
-    Texts = dict[tuple[bytes, bytes], bytes]
+    # By root and path
+    Files = dict[bytes, dict[bytes, PartlyChosen]]
     FlaggedPaths = tuple[tuple[bytes, str], ...]
     # Where something was told: on a terminal, or to whoever reads a pipe or a file
     Where = Literal["terminal", "elsewhere"]
@@ -500,11 +500,8 @@ class _Apply:
     def _rebased(self, root: bytes, entry: HeldEntry) -> HeldEntry | None:
         """Return what stays of a file of which hunks were applied; None where they were all that the runs did."""
         path, change = entry.change.path, entry.change
-        file, seen = self._partly[root][path], entry.text
-        text: bytes | None = file.chosen
-        if seen is not None and seen != file.old:
-            merge = merge_texts(file.old, seen, file.chosen)
-            text = None if merge is None or merge.clashes else merge.text()
+        file = self._partly[root][path]
+        text = _without_edits(file, entry.text)
         if file.new in (file.chosen, text):
             return None
         with Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as live:
@@ -704,7 +701,7 @@ class _Discard:
         self._asked_by = asked_by
         stacks = [stack for stack in load_masked(project) if stack.sealed]
         changes = fold_changes(stacks)
-        self._texts, partly = _texts_without(changes, hunks)
+        self._files, partly = _files_without(changes, hunks)
         chosen, moved = with_whole_repositories(changes, stacks, choose(stacks, changes))
         self._notes = [f"git: also discarded: {what}" for what in moved]
         kept = without(changes, chosen, partly)
@@ -716,12 +713,12 @@ class _Discard:
             for change in part.changes
             if (part.root, change.path) not in staying
         ]
-        self._count = len(changes) - len(kept) + len(self._texts)
+        self._count = len(changes) - len(kept) + len(partly)
         # The stacks that lose something, with what each has and what stays of it
         self._losing = [
             (stack, part.changes, left.changes)
             for stack, part, left in zip(stacks, changes.roots, kept.roots, strict=True)
-            if len(left.changes) < len(part.changes) or any(root == stack.live for root, _path in self._texts)
+            if len(left.changes) < len(part.changes) or stack.live in self._files
         ]
         self._older = {stack.live: layers_of(project.store, stack) for stack, *_changes in self._losing}
 
@@ -759,11 +756,15 @@ class _Discard:
         layers = FoldedLayers(store, stack.live, rows, stack.mask)
         # Before anything live is looked at: what changes from now on is not older
         moment = take_moment(store, operation, stack.live)
-        written = self._write_texts(operation, stack, remaining, places)
+        texts: dict[bytes, bytes] = {}
+        for path, file in self._files.get(stack.live, {}).items():
+            text = _without_edits(file, layers.bases.text(path))
+            texts[path] = file.chosen if text is None else text
+        written = self._write_texts(operation, stack, remaining, places, texts)
         entries = [
             entry.replace(place=written.get(entry.change.path, entry.place))
             for entry in layers.entries(remaining, places, known=layers.read_bases(changes, places))
-            if not _is_base(entry, self._texts.get((stack.live, entry.change.path)))
+            if not _is_base(entry, texts.get(entry.change.path))
         ]
         staying = {entry.change.path for entry in entries}
         held |= {
@@ -780,13 +781,18 @@ class _Discard:
         return made
 
     def _write_texts(
-        self, operation: OperationId, stack: Stack, remaining: Sequence[Change], sources: Mapping[bytes, bytes]
+        self,
+        operation: OperationId,
+        stack: Stack,
+        remaining: Sequence[Change],
+        sources: Mapping[bytes, bytes],
+        texts: Mapping[bytes, bytes],
     ) -> dict[bytes, bytes]:
         """Write files that lose only some of their hunks; return where each is."""
         top = operation_dir(self._state, operation) + b"/stage"
         written: dict[bytes, bytes] = {}
         for change in remaining:
-            text = self._texts.get((stack.live, change.path))
+            text = texts.get(change.path)
             if text is not None and change.layer is not None:
                 os.makedirs(top, 0o700, exist_ok=True)
                 path = written[change.path] = b"%b/text-%d" % (top, len(written))
@@ -801,9 +807,20 @@ def _is_base(entry: HeldEntry, text: bytes | None) -> bool:
     return text is not None and text == entry.text and has_bits and "xattrs" not in change.aspects
 
 
-def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts, list[Hunks]]:
-    """Return what files hold without the chosen hunks, and those hunks, but for files that lose all."""
-    texts: Texts = {}
+def _without_edits(file: PartlyChosen, seen: bytes | None) -> bytes | None:
+    """Return what is chosen of a file, over the text that the run saw instead of the live one.
+
+    None where the person's lines can't be told from the run's.
+    """
+    if seen is None or seen == file.old:
+        return file.chosen
+    merge = merge_texts(file.old, seen, file.chosen)
+    return None if merge is None or merge.clashes else merge.text()
+
+
+def _files_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Files, list[Hunks]]:
+    """Return what stays of files without some hunks, and those hunks, but for files that lose all."""
+    files: Files = {}
     partly: list[Hunks] = []
     for some in hunks:
         file = read_partly_chosen(changes, some)
@@ -812,9 +829,10 @@ def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts,
         lines = [line for line in numbered_lines(old, new) if line.number]
         stay = [line.number for line in lines if line.hunk not in some.numbers and line.number not in some.lines]
         if stay or {"mode", "xattrs"}.intersection(file.change.aspects):
-            texts[file.root, file.change.path] = apply_hunks(old, new, (), stay)
+            chosen = apply_hunks(old, new, (), stay)
+            files.setdefault(file.root, {})[file.change.path] = file.replace(chosen=chosen)
             partly.append(some)
-    return texts, partly
+    return files, partly
 
 
 def _write_text(path: bytes, text: bytes, change: Change, live: bytes) -> None:
