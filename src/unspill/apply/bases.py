@@ -293,12 +293,6 @@ def find_moved(
     moved: dict[bytes, bool] = {}
     statx = Statx()
 
-    def has_other_names(path: bytes, mark: int) -> bool:
-        found = os.fstat(live.root_fd) if not path else find_directory(live, path)
-        if found is None or found.st_mtime_ns < mark:
-            return False
-        return explains is None or not explains(path, found, mark)
-
     def look(path: bytes, mark: int) -> bool | None:
         found = find_directory(live, path)
         if found is None or found.st_ctime_ns < mark or (explains is not None and explains(path, found, mark)):
@@ -306,8 +300,8 @@ def find_moved(
         if has_moved(live, path, found, mark, statx):
             return True
         # Names come and go in a repository all the time; that it is another one its own state tells
-        may_be_other = b".git" not in path.split(b"/") and has_other_names(path.rpartition(b"/")[0], mark)
-        return False if may_be_other else None
+        is_git = b".git" in path.split(b"/")
+        return False if not is_git and has_other_names(live, path.rpartition(b"/")[0], mark, explains) else None
 
     for change in changes:
         mark = mark_of(change)
@@ -323,6 +317,14 @@ def find_moved(
             if is_sure:
                 break
     return moved
+
+
+def has_other_names(live: Beneath, directory: bytes, mark: int, explains: Explains | None = None) -> bool:
+    """Tell whether something may have come or gone in a live directory since a mark."""
+    found = os.fstat(live.root_fd) if not directory else find_directory(live, directory)
+    if found is None or found.st_mtime_ns < mark:
+        return False
+    return explains is None or not explains(directory, found, mark)
 
 
 def find_directory(live: Beneath, path: bytes) -> os.stat_result | None:

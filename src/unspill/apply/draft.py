@@ -21,8 +21,8 @@ from unspill.apply.bases import (
     MOST_TEXTS,
     KeptTexts,
     Moves,
-    find_directory,
     has_moved,
+    has_other_names,
     read_live,
     upwards,
 )
@@ -736,17 +736,12 @@ class RootDraft:
         return any(self._has_other_names(above, mark) for above in upwards(change.path.rpartition(b"/")[0]))
 
     def _has_other_names(self, directory: bytes, mark: int) -> bool:
+        if directory in self._new:
+            return directory in self._gone
         if (directory, mark) not in self._emptied:
-            self._emptied[directory, mark] = self._look_for_names(directory, mark)
+            explains = None if self._rolled_back is None else self._rolled_back.explains
+            self._emptied[directory, mark] = has_other_names(self._live, directory, mark, explains)
         return self._emptied[directory, mark]
-
-    def _look_for_names(self, directory: bytes, mark: int) -> bool:
-        if directory in self._gone:
-            return True
-        found = os.fstat(self._live.root_fd) if not directory else find_directory(self._live, directory)
-        if directory in self._new or found is None or found.st_mtime_ns < mark:
-            return False
-        return self._rolled_back is None or not self._rolled_back.explains(directory, found, mark)
 
     @staticmethod
     def _is_another_kind(base: Base | None, found: os.stat_result) -> bool:
