@@ -817,3 +817,12 @@ def test_the_persons_lines_do_not_become_the_runs_when_a_hunk_that_removes_them_
     unspill discard --hunk g:2 > /dev/null; sed -i '12s/.*/g12/' g
     unspill apply > /dev/null; grep -E 'ONE|MINE|TWO' g"""
     expect(shell, script, printed="ONE\nTWO")
+@pytest.mark.parametrize("edit", ["", "sed -i 9s/.*/mine9/ f", "sed -i 5s/.*/f5/ f"])
+def test_a_file_that_a_redo_of_a_part_merged_can_be_undone(shell: Shell, edit: str) -> None:
+    script = f"""
+    unspill run -q -c "sed -i '2s/.*/run/' f g"; echo mine > g; unspill undo > /dev/null 2>&1 || true
+    sed -i '5s/.*/min5/' f; unspill redo > /dev/null; {edit}
+    unspill undo op1 > /dev/null 2>&1 || true; sed -n '2p;5p;9p' f
+    unspill redo > /dev/null; sed -n 2p f"""
+    kept = "f5" if "5s" in edit else "min5"
+    expect(shell, script, printed=f"f2\n{kept}\n{'mine9' if '9s' in edit else 'f9'}\nrun")

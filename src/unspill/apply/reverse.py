@@ -17,7 +17,7 @@ import os
 import stat
 import time
 
-from unspill.apply.bases import digest_at
+from unspill.apply.bases import digest_at, find_text
 from unspill.apply.draft import backup_problem, invert
 from unspill.apply.git_draft import (
     REPOSITORY_GONE,
@@ -51,13 +51,14 @@ from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from unspill.apply.draft import Draft
     from unspill.apply.journal import Journal
     from unspill.apply.staging import OperationModes
     from unspill.apply.steps import OpenDirs
     from unspill.model.operation import (
+        Action,
         Entry,
         GitEnding,
         GitMove,
@@ -71,8 +72,6 @@ if TYPE_CHECKING:
 
     # Why a step can't be taken back, if it can't
     _Problem = tuple[Why, str] | None
-    # By root and path
-    TextOf = Callable[[int, bytes], bytes | None]
 
     # A root, a path and an inode
     Key = tuple[bytes, bytes, int]
@@ -96,13 +95,11 @@ class Reversal:
         journal: Journal,
         later: LaterOperations,
         kind: OperationKind = "undo",
-        text_of: TextOf = lambda _root, _path: None,
         *,
         may_merge: bool = True,
     ) -> None:
-        """Take the journal of what was done. `text_of` returns what a file held when the operation had put it."""
+        """Take the journal of what was done."""
         assert journal.end is not None
-        self._text_of = text_of
         self._may_merge = may_merge
         # Undo of an apply that a person asked for holds the entry again, so it must still be there
         self._may_be_done = may_merge or kind == "redo"
@@ -367,7 +364,7 @@ class Reversal:
             return False
         is_same = self._is_as_kept(dirs, step, live)
         if is_same is None:
-            text = self._text_of(step.root, step.path)
+            text = self._later.find_text(step.root, step.path)
             found = None if text is None else read_unchanged(*dirs.live(step), live, LARGEST_TEXT)
             is_plain = not _attributes(*dirs.live(step)) and not has_access_list(*dirs.live(step))
             is_same = is_plain and found is not None and found == text
@@ -411,7 +408,7 @@ class Reversal:
         if mode is None or ours is None or theirs is None or not is_alike:
             return _CHANGED
         is_after = live.st_ino == after.inode and (live.st_mtime_ns, live.st_size) == (after.mtime_ns, after.size)
-        merged, base = theirs, self._text_of(step.root, step.path)
+        merged, base = theirs, self._later.find_text(step.root, step.path)
         if not is_after and ours not in (theirs, base) and not self._is_as_kept(dirs, step, live):
             merge = None if base is None else merge_texts(base, ours, theirs)
             if merge is None or merge.clashes:
@@ -496,6 +493,10 @@ class LaterOperations:
         self._store = store
         self._operation = operation
         self._rolled_back = [RolledBackEntries(store, operation.project, root) for root in operation.roots]
+        # Redos of a part of it, the oldest first
+        again = () if operation.kind == "undo" else store.operations.of_origin(operation.origin or operation.id)
+        later = [one for one in again if one.kind == "redo" and one.number > operation.number]
+        self._redos = sorted(later, key=lambda one: one.number)
         self._is_read = False
         self._put: dict[Key, int] = {}
         self._edited: set[Key] = set()
@@ -522,33 +523,31 @@ class LaterOperations:
 
     def as_of_now(self, journal: Journal) -> Journal:
         """Return the operation's journal as if it had put the copies that have come back since, and displaced again."""
-        journal = self._displaced_again(journal)
+        journal = self._redone(journal)
         later = self._store.operations.has_later_edits(self._operation.project, self._operation.number)
         if not later and not any(step.staged or step.copied for step in journal.steps):
             return journal
         self._read()
         return journal.replace(steps=tuple(map(self._renumbered, journal.steps))) if self._copies else journal
 
-    def _displaced_again(self, journal: Journal) -> Journal:
-        """Return a journal with what redos of a part displaced: somebody may have written the same anew before."""
-        operation = self._operation
-        found: dict[tuple[int, bytes, bytes], Step] = {}
-        again = self._store.operations.of_origin(operation.origin) if operation.origin is not None else ()
-        for one in sorted(again, key=lambda one: one.number):
-            later = journal_of(self._store.state, one) if one.kind == "redo" and one.number > operation.number else None
+    def find_text(self, root: int, path: bytes) -> bytes | None:
+        """Return what a file held when the operation, or the last redo of a part of it, had put it."""
+        where = self._operation.roots[root], path
+        texts = (find_text(self._store, one.id, *where) for one in (*reversed(self._redos), self._operation))
+        return next((text for text in texts if text is not None), None)
+
+    def _redone(self, journal: Journal) -> Journal:
+        """Return a journal with the steps of redos of a part: somebody may have written the same anew, or edited it."""
+        found: dict[tuple[int, bytes, Action], Step] = {}
+        for one in self._redos:
+            later = journal_of(self._store.state, one)
             if later is None or later.end is None:
                 continue
             for step in (later.steps[index] for index in later.end.done):
                 if step.before is not None and step.action != "set_metadata":
-                    found[step.root, step.path, step.backup] = step
-        if not found or operation.kind == "undo":
-            return journal
-
-        def latest(step: Step) -> Step:
-            same = found.get((step.root, step.path, step.backup)) if step.before is not None else None
-            return step if same is None else step.replace(before=same.before, digest=same.digest)
-
-        return journal.replace(steps=tuple(map(latest, journal.steps)))
+                    found[step.root, step.path, step.action] = step
+        latest = (found.get((one.root, one.path, one.action), one).replace(group=one.group) for one in journal.steps)
+        return journal.replace(steps=tuple(latest)) if found else journal
 
     def _renumbered(self, step: Step) -> Step:
         root = self._operation.roots[step.root]

@@ -792,10 +792,6 @@ def _refuse_reversed_since(store: Store, wanted: Operation, done: Sequence[Opera
             )
 
 
-def _texts_of(store: Store, operation: Operation) -> Callable[[int, bytes], bytes | None]:
-    return lambda root, path: find_text(store, operation.id, operation.roots[root], path)
-
-
 def _reverse(
     project: Project,
     wanted: Operation,
@@ -820,7 +816,6 @@ def _reverse(
     is_run = first.kind == "apply" and first.asked_by == AFTER_RUN
     # Of what was asked for, the text that the run left is held again: there an edited file is a conflict
     may_merge = is_run or first.kind not in ("apply", "discard")
-    text_of = _texts_of(project.store, wanted)
 
     def check() -> None:
         refuse_given_up(cancel_fd)
@@ -832,7 +827,7 @@ def _reverse(
         project=wanted.project,
         roots=wanted.roots,
         asked_by=asked_by,
-        draft=Reversal(later.as_of_now(journal), later, kind, text_of, may_merge=may_merge).draft,
+        draft=Reversal(later.as_of_now(journal), later, kind, may_merge=may_merge).draft,
         of=wanted.id,
         origin=wanted.origin,
         runs=wanted.runs,
