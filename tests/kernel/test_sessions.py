@@ -410,3 +410,22 @@ def test_an_edit_that_names_no_file_is_stopped(ground: Ground, told: object) -> 
     ground.configure("")
     done = tell_hook(ground, hook_event_name="PreToolUse", tool_input=told)
     assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_the_older_operations_of_a_session_are_undone_though_a_newer_one_is_refused(agent: Agent) -> None:
+    agent.write("a", "by the agent\n")
+    agent.write("b", "by the agent\n")
+    agent.write("c", "by the agent\n")
+    newest, refused, oldest = agent.sandbox.operations()
+    remove_tree(os.fsencode(Path(os.environ["UNSPILL_STATE_DIR"]) / "operations" / refused.id))
+    planned = agent.sandbox.undo_session(dry_run=True)
+    done = agent.sandbox.undo_session()
+    for found in (planned, done):
+        assert [one.of for one in found] == [newest.id, refused.id, oldest.id]
+        assert [one.changed for one in found] == [1, 0, 1]
+        assert [(left.why, left.reason) for one in found for left in one.left] == [
+            ("refused", f"the backup of op {refused.number} is gone")
+        ]
+    assert [(agent.top / name).read_text() for name in "abc"] == ["a before\n", "by the agent\n", "c before\n"]
+    redone = agent.sandbox.redo_session()
+    assert [one.of for one in redone] == [done[2].id, done[0].id]

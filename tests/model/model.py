@@ -109,7 +109,7 @@ class Expected:
     # What was there already
     found: set[str] = field(default_factory=set)
     # What an undo held again was applied or discarded since
-    may_be_refused: bool = False
+    may_do_nothing: bool = False
 
 
 @dataclass
@@ -484,7 +484,7 @@ class Model:
                 raise Unknown
             is_hidden = any(one in before and not is_dir(before[one].result) for one in above(path))
             if after is not None and (before.get(path) != after or is_hidden):
-                expected.may_be_refused = True
+                expected.may_do_nothing = True
                 expected.may_be_skipped.add(path)
 
     def _held_again(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tests.model.driver import Case, Step, World, described, tree_of_tar
 from tests.model.edits import Edit, Senseless, do_for_real, do_in_model, read_tree, to_shell
-from tests.model.model import Expected, Held, Node, Operation, Side, Tree, Unknown, above, differences, is_dir, put
+from tests.model.model import Expected, Held, Node, Operation, Side, Tree, above, differences, is_dir, put
 from tests.model.verbs import Failure, Library, Refused, Told
 
 GIT_STATE = (
@@ -95,9 +95,6 @@ class ObservedWorld(World):
         try:
             getattr(self, "do_" + name.replace("-", "_"))(number, *rest)
         except Refused as error:
-            if name.endswith("-session") and "applied or discarded since" in str(error):
-                # It may have happened in the middle
-                raise Unknown from None
             # What can be asked for is not known here
             raise Senseless from error
         if name != "look":

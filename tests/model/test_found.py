@@ -826,3 +826,55 @@ def test_a_file_that_a_redo_of_a_part_merged_can_be_undone(shell: Shell, edit: s
     unspill redo > /dev/null; sed -n 2p f"""
     kept = "f5" if "5s" in edit else "min5"
     expect(shell, script, printed=f"f2\n{kept}\n{'mine9' if '9s' in edit else 'f9'}\nrun")
+
+
+def test_an_undo_skips_what_was_applied_since_of_what_the_operation_left_held(shell: Shell, ground: Ground) -> None:
+    from unspill import Hunks, Selection
+
+    shell("""tee k l < f > h; unspill run -q --hold -c "sed -i '2s/.*/ONE/;22s/.*/TWO/' h k l" """)
+    sandbox = ground.sandbox()
+    sandbox.apply(Selection(hunks=tuple(Hunks(path=name, numbers=(1,)) for name in (b"h", b"k", b"l"))))
+    script = """
+    unspill apply h > /dev/null; unspill discard k > /dev/null
+    unspill undo --dry-run op1 | grep -A 3 skip; unspill undo op1 2> told || echo $?; grep ! told
+    unspill changes; grep -E 'ONE|TWO' h k l"""
+    why = "what this left held was applied or discarded since"
+    expect(
+        shell,
+        script,
+        printed=f"""Would skip:
+        ! k: conflict: {why}
+        ! h: conflict: it has changed since
+        Undid op 1 (1 change), recorded as op 4. Redo: unspill redo
+        M l
+        6
+        ! k: conflict: {why}
+        ! h: conflict: it has changed since
+        1 modified
+        M l
+        h:ONE
+        h:TWO
+        k:ONE""",
+    )
+
+
+def test_a_redo_skips_what_was_discarded_since(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "echo > n; echo > m; echo > o"; unspill apply > /dev/null; unspill undo > /dev/null
+    unspill discard n > /dev/null; unspill apply m > /dev/null
+    unspill redo op1 2>&1 | grep -E '!|Redid'; ls; unspill changes"""
+    printed = """Redid op 1 (1 change), recorded as op 5. Undo: unspill undo
+    ! n: conflict: what this left held was applied or discarded since
+    d\nf\ng\nm\no\nNothing is held."""
+    expect(shell, script, printed=printed)
+
+
+def test_a_redo_skips_a_repository_of_which_the_changes_were_discarded_since(shell: Shell) -> None:
+    script = """
+    git config --global user.name P; git config --global user.email p@example.org
+    git init -q -b main; git add -A; git commit -qm base
+    unspill run -q --hold -c "echo > n; git add n; git commit -qm run"; unspill apply > /dev/null
+    unspill undo > /dev/null; unspill discard > /dev/null
+    unspill redo op1 2>&1 | grep !; git log --format=%s; unspill changes"""
+    why = "conflict: what this left held was applied or discarded since"
+    expect(shell, script, printed=f"! n: {why}\n! .git: {why}\nbase\nNothing is held.")

@@ -81,6 +81,7 @@ _NEW_DIRECTORY = Metadata(mode=0o700)
 # What is looked at is as the reversal would make it
 _DONE: tuple[Why, str] = ("conflict", "")
 _CHANGED: tuple[Why, str] = ("conflict", CHANGED)
+_TAKEN: tuple[Why, str] = ("conflict", "what this left held was applied or discarded since")
 
 _STAYS = "you {what} since, so git stays as it is{advice}"
 _LOST = "{name} can't go back: its old commit no longer exists"
@@ -90,14 +91,7 @@ _MOVED_SINCE = "you moved it since, so it stays where it is"
 class Reversal:
     """Drafts the inverse of what one operation did."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        later: LaterOperations,
-        kind: OperationKind = "undo",
-        *,
-        may_merge: bool = True,
-    ) -> None:
+    def __init__(self, journal: Journal, later: LaterOperations, kind: OperationKind, *, may_merge: bool) -> None:
         """Take the journal of what was done."""
         assert journal.end is not None
         self._may_merge = may_merge
@@ -142,6 +136,8 @@ class Reversal:
         self._unchanged = opened_and_closed(self._steps) - self._made
         # Directories that somebody else has given other bits since: nothing of their metadata is taken back
         self._lost: set[tuple[int, bytes]] = set()
+        # Where what it left held was applied or discarded since, by root and path; repositories too
+        self.taken: set[tuple[bytes, bytes]] = set()
         # Directories that the operation closed to their owner: the reversal opens them before it looks into them
         self._opened: set[tuple[int, bytes]] = set()
 
@@ -194,7 +190,10 @@ class Reversal:
         )
         aim = ReversalAim(kind=self._kind, number=self._operation.number, has_files=has_files)
         for git, ending in reversed(self._git):
-            draft_reversal(draft, dirs, git, ending, aim)
+            if (self._operation.roots[git.root], git.top) in self.taken:
+                draft.skip(Skipped(root=git.root, path=git.top, why=_TAKEN[0], reason=_TAKEN[1]))
+            else:
+                draft_reversal(draft, dirs, git, ending, aim)
 
     @staticmethod
     def _is_slight(dirs: OpenDirs, step: Step) -> bool:
@@ -222,6 +221,8 @@ class Reversal:
             problem = self._problem(dirs, step, modes)
         except OSError as error:
             problem = explain_error(error)
+        if problem is None and (self._operation.roots[step.root], step.path) in self.taken:
+            problem = _TAKEN
         if problem is _DONE:
             self._done[step.root, step.path, step.action] = step
         elif problem is not None:

@@ -203,7 +203,7 @@ def _tell_session(arguments: Arguments, sandbox: Sandbox, what: str, done: Seque
         print_json({"operations": [operation_form(operation) for operation in done]})
         return max(map(operation_exit_code, done))
     changed = sum(operation.changed for operation in done)
-    count = sum(is_dry or operation.number > 0 for operation in done)
+    count = sum(bool(operation.changed if is_dry else operation.number) for operation in done)
     print(f"{what} ({count_text(count, 'operation')}, {count_text(changed, 'change')}).")
     for operation in done:
         of = find_original(sandbox, operation)

@@ -163,11 +163,9 @@ class HeldReversal:
         """Return the layers that must be folded with what is restored. The sandbox's lock is held.
 
         Raises:
-            UsageError: what the operation left held was applied or discarded since.
             SandboxUnavailable: a run still stands on the layers.
         """
-        left = [(root, path) for root, path, inode in self._end.held or () if inode]
-        if left or self.is_covered():
+        if any(inode for _root, _path, inode in self._end.held or ()) or self.is_covered():
             self.take_alone()
             self._trees = taken_layers(self._store, SandboxId(self._operation.sandbox))
             masks = self._find_masks()
@@ -176,13 +174,16 @@ class HeldReversal:
                 for stack in self._stacks
                 if stack.sealed
             }
-        may_be_gone = self._is_run or not (self._journal.steps or self._journal.git)
-        if not may_be_gone and not all(self._is_held(root, path) for root, path in left):
-            raise UsageError(
-                f"the changes that op {self._operation.number} left held were applied or discarded since",
-                remedy="See `unspill log`, and undo that instead.",
-            )
         return self._trees
+
+    def find_taken(self) -> set[tuple[bytes, bytes]]:
+        """Return where what the operation left held was applied or discarded since, with repositories that have it."""
+        if self._is_run:
+            return set()
+        trees = taken_layers(self._store, SandboxId(self._operation.sandbox))
+        left = ((root, path) for root, path, inode in self._end.held or () if inode)
+        taken = {(root, path) for root, path in left if not self._is_held(trees, root, path)}
+        return taken | {(root, repository_of(path) or path) for root, path in taken}
 
     def take_alone(self) -> None:
         """Keep runs from standing on the layers until `release`.
@@ -204,8 +205,8 @@ class HeldReversal:
                     return True
         return False
 
-    def _is_held(self, root: bytes, path: bytes) -> bool:
-        uppers = (upper_dir(self._store.state, LayerId(tree.layer)) for tree in self._trees if tree.root == root)
+    def _is_held(self, trees: Sequence[Taken], root: bytes, path: bytes) -> bool:
+        uppers = (upper_dir(self._store.state, LayerId(tree.layer)) for tree in trees if tree.root == root)
         return any(_has_entry(upper, path) or _has_no_place(path, [upper]) for upper in uppers)
 
     def settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> Settled:
@@ -770,15 +771,10 @@ def _refuse_other_roots(journal: Journal) -> None:
 
 
 def _already_reversed(wanted: Operation, by: Operation) -> UsageError:
+    done, remedy = f"undid op {wanted.number}", f"To redo it: unspill redo op{wanted.number}"
     if wanted.kind == "undo":
-        return UsageError(
-            f"op {by.number} already redid what op {wanted.number} undid",
-            remedy=f"To undo it again: unspill undo op{by.number}",
-        )
-    return UsageError(
-        f"op {by.number} already undid op {wanted.number}",
-        remedy=f"To redo it: unspill redo op{wanted.number}",
-    )
+        done, remedy = f"redid what op {wanted.number} undid", f"To undo it again: unspill undo op{by.number}"
+    return UsageError(f"op {by.number} already {done}", remedy=remedy)
 
 
 def _refuse_reversed_since(store: Store, wanted: Operation, done: Sequence[Operation]) -> None:
@@ -821,13 +817,14 @@ def _reverse(
         refuse_given_up(cancel_fd)
         _refuse_reversed_since(project.store, wanted, done)
 
+    reversal = Reversal(later.as_of_now(journal), later, kind, may_merge=may_merge)
     task = Task(
         kind=kind,
         sandbox=wanted.sandbox,
         project=wanted.project,
         roots=wanted.roots,
         asked_by=asked_by,
-        draft=Reversal(later.as_of_now(journal), later, kind, may_merge=may_merge).draft,
+        draft=reversal.draft,
         of=wanted.id,
         origin=wanted.origin,
         runs=wanted.runs,
@@ -841,6 +838,7 @@ def _reverse(
             check()
             # Anew: while this waited, somebody else may have taken the layers
             held = HeldReversal(project, journal, is_run=is_run)
+            reversal.taken = held.find_taken()
             try:
                 made = operate(project.store, _with_layers(project.store, wanted, journal, task, held))
             finally:

@@ -11,17 +11,17 @@ import hashlib
 import os
 
 from unspill.apply.edits import note_edit, record_edit
-from unspill.errors import ApplyFailed, UsageError
-from unspill.model.operation import reversals_of
+from unspill.errors import ApplyFailed, SandboxUnavailable, UsageError
+from unspill.model.operation import Skipped, reversals_of
 from unspill.record import Record
-from unspill.sandbox.history import done_in, get_operation, lets_go, redo_operation, steps_of, undo_operation
+from unspill.sandbox.history import done_in, lets_go, redo_operation, undo_operation
 from unspill.sandbox.scan import end_interrupted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from unspill.model.operation import Operation
+    from unspill.model.operation import Operation, OperationKind
     from unspill.model.run import Run
     from unspill.sandbox.project import Project
     from unspill.store.operations import PromptRow
@@ -89,40 +89,50 @@ def undo_session(
     """Undo what a session changed, or what it changed after operation `to`; return what was done, the newest first.
 
     By default it is the last one that changed something. What somebody else has changed since is left, and named by the
-    operation that left it. If `is_dry`, only say what would be done.
+    operation that left it, and so is all of an operation that is refused. If `is_dry`, only say what would be done.
 
     Raises:
         UsageError: there is no such session, or nothing to undo.
     """
     end_interrupted(project.store)
     session = find_session(project, word)
-    wanted = [one for one in session.operations if one.number not in session.undone and one.number > (to or 0)]
+    wanted = [one for one in session.operations[::-1] if one.number not in session.undone and one.number > (to or 0)]
     if to is not None and to not in {0, *(one.number for one in session.operations)}:
         raise UsageError(f"op {to} is not part of session {session.name}", remedy="See `unspill show --session`.")
     if not wanted:
         raise UsageError(
             f"nothing of session {session.name} is left to undo", remedy="Name another one: see `unspill sessions`."
         )
-    if is_dry:
-        return _planned(project, [one.number for one in reversed(wanted)], asked_by)
-    return tuple(undo_operation(project, one.number, asked_by) for one in reversed(wanted))
+    done = _each(wanted, "undo", lambda number: undo_operation(project, number, asked_by, is_dry=is_dry))
+    return _planned(done) if is_dry else done
 
 
-def _planned(project: Project, numbers: Sequence[int], asked_by: str) -> tuple[Operation, ...]:
+def _each(wanted: Sequence[Operation], kind: OperationKind, do: Callable[[int], Operation]) -> tuple[Operation, ...]:
+    """Reverse some operations one by one; all of one that is refused is left, and the others go on."""
+    found: list[Operation] = []
+    for one in wanted:
+        try:
+            found.append(do(one.number))
+        except (UsageError, SandboxUnavailable) as error:
+            left = Skipped(root=0, path=b".", why="refused", reason=error.message)
+            found.append(one.replace(number=0, kind=kind, of=one.id, changed=0, notes=(), left=(left,)))
+    return tuple(found)
+
+
+def _planned(planned: Sequence[Operation]) -> tuple[Operation, ...]:
     """Return what undoing operations would do, one after the other.
 
-    Each is looked at as things are now: that a later one of them changed the same path is not said to be in its way.
+    Each was looked at as things are now: that a later one of them changed the same path is not said to be in its way.
     """
     found: list[Operation] = []
-    known: set[tuple[bytes, bytes]] = set()
-    for number in numbers:
-        one = undo_operation(project, number, asked_by, is_dry=True)
-        own = {(one.roots[left.root], left.path) for left in one.left}
-        paths = tuple(dict.fromkeys([*one.paths, *(os.path.join(*at) for at in own & known)]))
-        kept = tuple(left for left in one.left if (one.roots[left.root], left.path) not in known)
+    going: set[bytes] = set()
+    for one in planned:
+        places = [os.path.join(one.roots[left.root], left.path) for left in one.left]
+        solved = [at for at, left in zip(places, one.left, strict=True) if left.why == "conflict" and at in going]
+        kept = tuple(left for at, left in zip(places, one.left, strict=True) if at not in solved)
+        paths = tuple(dict.fromkeys([*one.paths, *solved]))
         found.append(one.replace(left=kept, paths=paths, changed=len(paths)))
-        steps = steps_of(project, get_operation(project, number))
-        known |= {(one.roots[step.root], step.path) for step in steps}
+        going.update(paths)
     return tuple(found)
 
 
@@ -136,7 +146,8 @@ def redo_session(project: Project, word: str | None, asked_by: str) -> tuple[Ope
     session = find_session(project, word)
     if not session.undone:
         raise UsageError(f"nothing of session {session.name} was undone", remedy=_SEE)
-    return tuple(redo_operation(project, number, asked_by) for number in sorted(session.undone))
+    undone = [one for one in session.operations if one.number in session.undone]
+    return _each(undone, "redo", lambda number: redo_operation(project, number, asked_by))
 
 
 def note_files(project: Project, call: str, paths: Sequence[bytes]) -> None:
