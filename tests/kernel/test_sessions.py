@@ -412,6 +412,18 @@ def test_an_edit_that_names_no_file_is_stopped(ground: Ground, told: object) -> 
     assert (done.returncode, done.stdout) == (2, b"")
 
 
+@pytest.mark.parametrize("target", ["a", "new/n"])
+def test_an_edit_through_a_link_is_undone_where_the_link_leads(agent: Agent, target: str) -> None:
+    (agent.top / "new").mkdir()
+    (agent.top / "other").symlink_to(target)
+    (agent.top / "link").symlink_to("other")
+    before = tree_of(agent.top)
+    agent.edit(["link"], lambda: (agent.top / "link").write_text("by the agent\n"))
+    assert [one.kind for one in agent.sandbox.operations()] == ["edit"]
+    agent.sandbox.undo_session()
+    assert tree_of(agent.top) == before
+
+
 def test_the_older_operations_of_a_session_are_undone_though_a_newer_one_is_refused(agent: Agent) -> None:
     agent.write("a", "by the agent\n")
     agent.write("b", "by the agent\n")

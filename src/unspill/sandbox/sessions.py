@@ -153,11 +153,14 @@ def redo_session(project: Project, word: str | None, asked_by: str) -> tuple[Ope
 def note_files(project: Project, call: str, paths: Sequence[bytes]) -> None:
     """Remember what is at some paths before a tool of an agent changes them; `call` names that call of it.
 
+    Some tools write through a link and others replace it, so both ends are remembered.
+
     Raises:
         UsageError: something can't be read.
     """
     try:
-        note_edit(project.store.state, _key(project, call), project.roots, [_real(path) for path in paths])
+        real = [one for path in paths for one in (_real(path), os.path.realpath(path))]
+        note_edit(project.store.state, _key(project, call), project.roots, real)
     except OSError as error:
         raise UsageError(f"unspill can't keep what is there before the edit: {error.strerror}") from error
 
