@@ -878,3 +878,26 @@ def test_a_redo_skips_a_repository_of_which_the_changes_were_discarded_since(she
     unspill redo op1 2>&1 | grep !; git log --format=%s; unspill changes"""
     why = "conflict: what this left held was applied or discarded since"
     expect(shell, script, printed=f"! n: {why}\n! .git: {why}\nbase\nNothing is held.")
+
+
+def test_a_redo_that_changes_nothing_names_itself_for_its_undo(shell: Shell) -> None:
+    script = """
+    unspill run -q -c "sed -i '2s/.*/X/' f"; unspill run -q -c "echo > n"
+    sed -i '2s/.*/f2/' f; unspill undo op1; sed -i '2s/.*/X/' f; unspill redo op1"""
+    printed = """Undid op 1 (0 changes), recorded as op 3. Redo: unspill redo
+    Redid op 1 (0 changes), recorded as op 4. Undo: unspill undo op4"""
+    expect(shell, script, printed=printed)
+
+
+def test_an_apply_that_finds_everything_done_says_so(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "sed -i 2d f"; sed -i 2d f; unspill apply; unspill changes"""
+    printed = "Dropped held changes that your project already has (op 1). Undo: unspill undo op1\nNothing is held."
+    expect(shell, script, printed=printed)
+
+
+def test_status_does_not_advise_to_undo_what_a_run_let_go_of(shell: Shell) -> None:
+    script = """
+    unspill run -q --hold -c "echo > n"; unspill run -q --apply -c "rm n"; unspill status | grep -E 'last|undo' || true
+    unspill run -q --apply -c "echo > n"; unspill status | grep undo"""
+    expect(shell, script, printed="next      unspill undo  undo op2")

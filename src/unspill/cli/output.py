@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from unspill.model.change import ChangeSet
     from unspill.model.operation import (
         Operation,
-        OperationKind,
         Skipped,
         Why,
     )
@@ -392,8 +391,10 @@ def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothin
         of: The number of the operation that is undone or redone.
     """
     if operation.number:
+        if operation.kind == "apply" and not operation.changed:
+            done = "Dropped held changes that your project already has"
         number = f" (op {operation.number})" if of is None else f", recorded as op {operation.number}"
-        print(fit(f"{done}{number}. {advised(_reverse_text(operation.kind), sandbox)}"))
+        print(fit(f"{done}{number}. {advised(_reverse_text(operation), sandbox)}"))
         for line in (*flagged_lines(_news(sandbox, operation, 1), operation), *change_lines(sandbox, operation)):
             print(fit(line))
     else:
@@ -763,9 +764,7 @@ def _applied(result: RunResult, operation: Operation, sandbox: Sandbox, news: It
     lines = []
     if operation.number:
         done = applied_part(result.changes, operation)
-        # Without its name `undo` passes over what only changed times
-        name = "" if operation.changed else f" op{operation.number}"
-        what = f"Applied as op {operation.number}. {advised('Undo: unspill undo{at}', sandbox)}{name}"
+        what = f"Applied as op {operation.number}. {advised(_reverse_text(operation), sandbox)}"
         heading, *listed = _listed(done, what, operation.project)
         lines += [heading, *flagged_lines(news, operation), *_without_git(listed, operation)]
     elif not operation.left:
@@ -861,9 +860,10 @@ def _recovered(operation: Operation) -> str:
     return f"Rolled back {what}, except for files that changed since: {names}"
 
 
-def _reverse_text(kind: OperationKind) -> str:
-    """Return how to reverse what has just been done."""
-    return "Redo: unspill redo{at}" if kind == "undo" else "Undo: unspill undo{at}"
+def _reverse_text(operation: Operation) -> str:
+    """Return how to reverse what has just been done; without a name `undo` passes over what changed nothing."""
+    name = "" if operation.changed else f" op{operation.number}"
+    return "Redo: unspill redo{at}" if operation.kind == "undo" else "Undo: unspill undo{at}" + name
 
 
 def _sums(found: list[Connection]) -> str:

@@ -29,6 +29,7 @@ from unspill.errors import HostError, UnspillError, UsageError
 from unspill.policy.paths import quote, shell_word, show_line
 from unspill.record import Record
 from unspill.sandbox import projects
+from unspill.sandbox.history import lets_go
 from unspill.sandbox.project import find_former, find_own_locations, find_project, resolve_project
 from unspill.store.db import Store
 
@@ -223,7 +224,7 @@ def _look_here(arguments: Arguments) -> _Here | None:
 
 def _with_sandbox(here: _Here, sandbox: Sandbox) -> _Here:
     done = [one for one in sandbox.operations(limit=1000) if one.ending == "done"]
-    last = next((one for one in done if one.changed), None)
+    last = next((one for one in done if one.changed and not lets_go(one)), None)
     about = ""
     if last is not None and len(last.runs) == 1 and last.of is None:
         try:

@@ -446,6 +446,8 @@ def _check_given(policy: Policy) -> None:
                 f"the policy's {name} is not one of {', '.join(filter(None, known))}: {value!a}",
                 remedy=config.DROPPED.get((name, str(value)), ""),
             )
+    if not all(isinstance(root, bytes) for root in policy.roots):
+        raise PolicyError("the policy's roots are not a tuple of bytes", remedy='For example: roots=(b"/srv/data",)')
     # Written so that it holds for what is not a number, too
     for name in ("max_denials", "max_same_denials", "denial_window_s"):
         if not getattr(rules, name) > 0:

@@ -176,6 +176,9 @@ def test_a_policy_that_a_program_made_passes_if_all_of_it_is_right(locations: Lo
     ("named", "given"),
     [
         ("view", {"view": "bare"}),
+        ("roots", {"roots": "/srv/data"}),
+        ("roots", {"roots": b"/srv/data"}),
+        ("roots", {"roots": ("/srv/data",)}),
         ("tmp", {"tmp": "kept"}),
         ("rootfs", {"rootfs": "../x"}),
         ("rootfs", {"rootfs": "/a/../b"}),
