@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Ground
+from tests.support import Ground, directory_on
+from unspill import UsageError
 
 pytestmark = [pytest.mark.kernel, pytest.mark.any_bwrap]
 
@@ -817,6 +818,8 @@ def test_the_persons_lines_do_not_become_the_runs_when_a_hunk_that_removes_them_
     unspill discard --hunk g:2 > /dev/null; sed -i '12s/.*/g12/' g
     unspill apply > /dev/null; grep -E 'ONE|MINE|TWO' g"""
     expect(shell, script, printed="ONE\nTWO")
+
+
 @pytest.mark.parametrize("edit", ["", "sed -i 9s/.*/mine9/ f", "sed -i 5s/.*/f5/ f"])
 def test_a_file_that_a_redo_of_a_part_merged_can_be_undone(shell: Shell, edit: str) -> None:
     script = f"""
@@ -901,3 +904,82 @@ def test_status_does_not_advise_to_undo_what_a_run_let_go_of(shell: Shell) -> No
     unspill run -q --hold -c "echo > n"; unspill run -q --apply -c "rm n"; unspill status | grep -E 'last|undo' || true
     unspill run -q --apply -c "echo > n"; unspill status | grep undo"""
     expect(shell, script, printed="next      unspill undo  undo op2")
+
+
+def test_lines_that_were_edited_without_a_new_time_stay_in_an_undo(shell: Shell) -> None:
+    script = """
+    unspill run -q -c "sed -i '2s/.*/RUN/' f"; cp -p f old
+    sed '20s/f20/you/' old > f; touch -r old f
+    unspill undo > /dev/null; grep -E '^(f2|RUN|you)$' f"""
+    expect(shell, script, printed="f2\nyou")
+
+
+def test_a_binary_file_that_was_edited_without_a_new_time_is_a_conflict_for_undo(shell: Shell) -> None:
+    script = r"""
+    printf 'old\0' > n; unspill run -q -c "printf 'run\0' > n"; cp -p n old
+    printf 'you\0' > n; touch -r old n
+    unspill undo 2>&1 | grep '!'; head -c 3 n"""
+    expect(shell, script, printed="! n: conflict: it has changed since\nyou")
+
+
+def test_a_large_file_whose_permissions_alone_were_changed_since_is_undone_with_them(shell: Shell) -> None:
+    script = """
+    seq 99999 > n; unspill run -q -c "echo more >> n"; chmod 600 n
+    unspill undo > /dev/null; stat -c %a n; seq 99999 | cmp n"""
+    expect(shell, script, printed="600")
+
+
+def test_a_version_of_an_operation_is_restored_from_the_root_of_the_path(shell: Shell, ground: Ground) -> None:
+    other = ground.home / "other"
+    other.mkdir()
+    (other / "f").write_text("theirs\n")
+    (ground.project / "f").write_text("mine\n")
+    sandbox = ground.sandbox(after="apply", roots=(os.fsencode(other),))
+    sandbox.run(f"echo run > {other}/f; echo run > f")
+    sandbox.restore("f", backup="op1")
+    sandbox.restore(f"{other}/f", backup="op1")
+    assert ((ground.project / "f").read_text(), (other / "f").read_text()) == ("mine\n", "theirs\n")
+    sandbox.run("echo run > f")
+    with pytest.raises(UsageError, match="did not replace"):
+        sandbox.restore(f"{other}/f", backup="op4")
+
+
+def test_a_restored_file_has_its_access_list_and_a_directory_its_permissions(shell: Shell) -> None:
+    script = """
+    mkdir e; chmod 750 e; echo > e/n; setfacl -m u:65534:rwx,g::- e/n; setfacl -m u:65534:rx,g::-,d:o::- e
+    getfacl -pn e e/n > before; unspill run -q -c "rm -r e"
+    unspill restore e/n > /dev/null; getfacl -pn e e/n | diff before - && echo same
+    rm -r e; unspill restore e/n > /dev/null; getfacl -pn e e/n | diff before - && echo same"""
+    expect(shell, script, printed="same\nsame")
+
+
+def test_a_directory_of_which_nothing_is_recorded_is_restored_for_its_owner_alone(shell: Shell) -> None:
+    script = """
+    unspill run -q -c "rm d/a"; rm -r d
+    unspill restore d/a | tail -n 1; stat -c %a d"""
+    expect(shell, script, printed="d: made again for you alone, since nothing is recorded of its permissions\n700")
+
+
+@pytest.mark.parametrize("kind", ["xfs"])
+def test_a_directory_on_another_filesystem_gets_its_access_lists_back(shell: Shell, kind: str) -> None:
+    with directory_on(kind) as project:
+        script = f"""
+        cd {project}; mkdir -p e/inner; setfacl -m u:65534:rwx,g::-,d:u:65534:rx,d:g::- e; getfacl -pn e > before
+        unspill run -q -c "rm -r e"; unspill undo > /dev/null; getfacl -pn e | diff before - && echo same
+        unspill redo > /dev/null; unspill undo > /dev/null; getfacl -pn e | diff before - && echo same"""
+        expect(shell, script, printed="same\nsame")
+
+
+def test_an_undo_says_what_it_leaves_though_the_backup_has_become_the_same(shell: Shell) -> None:
+    script = """
+    ln f other; unspill run -q -c "sed -i '2s/.*/R2/' f"
+    sed -i 's/R2/y2/' f; cat f > other
+    unspill undo 2>&1 | grep '!'; sed -n 2p f"""
+    expect(shell, script, printed="! f: conflict: it has changed since\ny2")
+
+
+def test_an_undo_says_that_another_hard_link_was_written_since(shell: Shell) -> None:
+    script = """
+    ln f other; unspill run -q -c "sed -i '2s/.*/RUN/' f"; echo more >> other
+    unspill undo 2>&1 | grep '!'; sed -n 2p f"""
+    expect(shell, script, printed="! f: refused: its old version was changed through another hard link\nRUN")

@@ -52,6 +52,8 @@ LARGEST_DIGESTED = 16 << 20
 # So many files that a run took away are looked at
 _MOST_GONE = 10_000
 _ACCESS_LIST = "system.posix_acl_access"
+# Before the digest that is kept instead of a text; no packed text begins so
+_DIGEST = b"digest "
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -169,6 +171,7 @@ class KeptTexts:
     def __init__(self) -> None:
         self.kept: dict[tuple[bytes, bytes], bytes] = {}
         self._room = MOST_BYTES
+        self._room_to_digest = _MOST_DIGESTED
 
     def has_room(self, size: int) -> bool:
         """Tell whether a file of a size may be kept as well."""
@@ -178,6 +181,16 @@ class KeptTexts:
         """Keep what is a text."""
         if content is not None and not is_binary(content):
             self.add_packed(root, path, pack(content), len(content))
+
+    def add_file(self, root: bytes, path: bytes, dir_fd: int, name: bytes) -> None:
+        """Keep the text of a file, or a digest of what is no text, or too large."""
+        status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        if self.has_room(status.st_size):
+            self.add(root, path, read_unchanged(dir_fd, name, status, LARGEST_TEXT))
+        if (root, path) not in self.kept and status.st_size <= self._room_to_digest:
+            self._room_to_digest -= status.st_size
+            if digest := _digest_content(dir_fd, name, status):
+                self.kept[root, path] = _DIGEST + digest
 
     def add_packed(self, root: bytes, path: bytes, packed: bytes, size: int) -> None:
         """Keep what was packed before."""
@@ -196,6 +209,14 @@ def unpack(packed: bytes | None) -> bytes | None:
         return None if packed is None else zlib.decompress(packed)
     except zlib.error:
         return None
+
+
+def is_kept_content(kept: bytes | None, dir_fd: int, name: bytes, status: os.stat_result) -> bool:
+    """Tell whether a file has the content of which the text or a digest was kept."""
+    text = unpack(kept)
+    if text is not None:
+        return read_unchanged(dir_fd, name, status, len(text)) == text
+    return kept is not None and kept == _DIGEST + _digest_content(dir_fd, name, status)
 
 
 def find_text(store: Store, owner: str, root: bytes, path: bytes) -> bytes | None:
@@ -353,9 +374,9 @@ def digest_at(tree: Beneath, path: bytes, status: os.stat_result) -> bytes:
         if kind == "symlink":
             content = os.readlink(name, dir_fd=fd)
         elif kind == "file":
-            if status.st_size > LARGEST_DIGESTED:
+            content = _digest_content(fd, name, status)
+            if not content:
                 return b""
-            content = _digest_unchanged(fd, name, status)
         place = b"/proc/self/fd/%d/%b" % (fd, name)
         names = list_attributes(place)
         attributes = user_attributes(place, names)
@@ -402,16 +423,18 @@ def _seen_by(change: Change) -> Base:
     return Base(kind="file" if change.entry is None else change.entry.kind)
 
 
-def _digest_unchanged(dir_fd: int, name: bytes, status: os.stat_result) -> bytes:
-    fd = os.open(name, _READ, dir_fd=dir_fd)
+def _digest_content(dir_fd: int, name: bytes, status: os.stat_result) -> bytes:
+    """Return a digest of a file's content; nothing if it is too large, can't be read, or is changed meanwhile."""
+    if status.st_size > LARGEST_DIGESTED:
+        return b""
     try:
-        digest = digest_of(fd, status.st_size)
-        found = os.fstat(fd)
-    finally:
-        os.close(fd)
-    if (found.st_ino, found.st_size, found.st_ctime_ns) != (status.st_ino, status.st_size, status.st_ctime_ns):
-        raise BlockingIOError
-    return b"%d %b" % (status.st_size, digest)
+        with open(os.open(name, _READ, dir_fd=dir_fd), "rb", buffering=0) as file:
+            digest = digest_of(file.fileno(), status.st_size)
+            found = os.fstat(file.fileno())
+    except OSError:
+        return b""
+    is_same = (found.st_ino, found.st_size, found.st_ctime_ns) == (status.st_ino, status.st_size, status.st_ctime_ns)
+    return b"%d %b" % (status.st_size, digest) if is_same else b""
 
 
 class BaseReader:

@@ -30,7 +30,7 @@ from unspill.apply.perform import explain_error
 from unspill.apply.staging import (
     SPECIAL_BITS,
     OperationModes,
-    copy_access_list,
+    copy_access_lists,
     copy_entry,
     digest_entry,
     drop_marks,
@@ -99,6 +99,7 @@ _STALE = "it changed after the review"
 _ALIASED = "the run wrote to it by another name, which it had before you renamed it during the run"
 _NO_BACKUP = "the backup no longer has the old version"
 _DAMAGED = "the backup was changed"
+_SHARED = "its old version was changed through another hard link"
 
 # What a layer says about a path by the directories above it: nothing, look further, or it hides what is beneath.
 _ABSENT, _THROUGH, _HIDES = range(3)
@@ -206,6 +207,13 @@ class Draft:
             made = os.stat(name, dir_fd=dest_fd, follow_symlinks=False)
         return place, made
 
+    def stage_backup(self, root: int, source_fd: int, source: bytes) -> tuple[bytes, os.stat_result]:
+        """Copy what was displaced with its access lists, an empty directory too; return its place and its lstat."""
+        status = os.stat(source, dir_fd=source_fd, follow_symlinks=False)
+        is_dir = stat.S_ISDIR(status.st_mode)
+        place, _ = self.stage_directory(root) if is_dir else self.stage(root, source_fd, source, status, None)
+        return place, self.give_access_lists(root, place, source_fd, source)
+
     def stage_content(self, root: int, content: bytes, mode: int) -> bytes:
         """Make a file that can be put or linked; return its place."""
         place, dest_fd, name = self._new_place(root)
@@ -217,9 +225,9 @@ class Draft:
             os.close(fd)
         return place
 
-    def give_access_list(self, root: int, place: bytes, live_fd: int, name: bytes) -> os.stat_result:
-        """Give what lies at a place the access list of the live file that it displaces; return its lstat."""
-        return copy_access_list(live_fd, name, *self._dirs.place_of(root, place, staged=self._dirs.staged[root]))
+    def give_access_lists(self, root: int, place: bytes, source_fd: int, name: bytes) -> os.stat_result:
+        """Give what lies at a place the access lists of what it displaces, or is a copy of; return its lstat."""
+        return copy_access_lists(source_fd, name, *self._dirs.place_of(root, place, staged=self._dirs.staged[root]))
 
     def make_object(self, root: int, place: bytes) -> None:
         """Give what lies at a place the mode of an object of git, and the time of now."""
@@ -301,18 +309,15 @@ class Draft:
         return (*opens, *self._takes, *self._puts, *last, *self._ordered)
 
     def texts(self, steps: Sequence[Step]) -> KeptTexts:
-        """Return what files hold that steps put, because later edits build on it; nothing of very many files."""
+        """Return the texts or digests of files that steps put, for reversals after later edits; none of very many."""
         files = [
             step for step in steps if step.action == "put" and step.after is not None and step.after.kind == "file"
         ]
         files = files if len(files) <= MOST_TEXTS else [step for step in files if step.before is not None]
         kept = KeptTexts()
         for step in files if len(files) <= MOST_TEXTS else ():
-            assert step.after is not None
-            if kept.has_room(step.after.size) and b".git/" not in step.path:
-                fd, name = self._dirs.place(step)
-                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                kept.add(self._dirs.paths[step.root], step.path, read_unchanged(fd, name, status, LARGEST_TEXT))
+            if b".git/" not in step.path:
+                kept.add_file(self._dirs.paths[step.root], step.path, *self._dirs.place(step))
         return kept
 
     def complete(self, step: Step) -> Step:
@@ -334,11 +339,12 @@ class Draft:
         dest_fd, dest = self._dirs.operations.parent(kept)
         if before.kind == "dir":
             os.mkdir(dest, 0o700, dir_fd=dest_fd)
-            return step.replace(kept=kept, was=metadata_of(self._dirs.roots[step.root].directory(step.path)))
-        copy_entry(live_fd, name, status, dest_fd, dest, self.modes)
-        if has_access_list(live_fd, name):
-            copy_access_list(live_fd, name, dest_fd, dest)
-        return step.replace(kept=kept, digest=digest_entry(dest_fd, dest, status, self.modes))
+            step = step.replace(was=metadata_of(self._dirs.roots[step.root].directory(step.path)))
+        else:
+            copy_entry(live_fd, name, status, dest_fd, dest, self.modes)
+            step = step.replace(digest=digest_entry(dest_fd, dest, status, self.modes))
+        copy_access_lists(live_fd, name, dest_fd, dest)
+        return step.replace(kept=kept)
 
     def _new_place(self, root: int) -> tuple[bytes, int, bytes]:
         self._places += 1
@@ -583,7 +589,7 @@ class RootDraft:
         is_listed = before is not None and stat.S_ISREG(before.st_mode) and has_access_list(fd, name)
         place, after = self.bring(change, must_copy=is_listed)
         if is_listed and stat.S_ISREG(after.st_mode):
-            after = self._draft.give_access_list(self._root, place, *self._live.parent(path))
+            after = self._draft.give_access_lists(self._root, place, *self._live.parent(path))
         self._step("put", path, place, before=before, after=after)
 
     def _make_way(self, change: Change, found: os.stat_result) -> bool:
@@ -932,23 +938,29 @@ def invert(draft: Draft, dirs: OpenDirs, step: Step, there: Entry | None) -> Ste
     """Return the inverse of a put or a take; `there` is what is live now."""
     action: Action = "take" if step.action == "put" and step.before is None else "put"
     inverse = make_step(step.root, step.path, action, step.group, step.place, there, step.before)
-    return _staged_anew(draft, dirs, step, inverse.replace(staged=True)) if step.staged else inverse
+    if not step.staged:
+        return inverse
+    # In a root on another mount it has a place there: a copy of the backup, or a free one
+    if action == "take":
+        return inverse.replace(staged=True, place=draft.next_place(step.root))
+    assert step.before is not None
+    place, made = draft.stage_backup(step.root, *dirs.operations.parent(step.kept))
+    return inverse.replace(staged=True, place=place, after=step.before.replace(inode=made.st_ino))
 
 
 def backup_problem(dirs: OpenDirs, step: Step, before: Entry | None, modes: OperationModes) -> tuple[Why, str] | None:
     """Look at a backup before it is used: it must be what was displaced."""
     assert before is not None
-    fd, name = dirs.operations.parent(step.backup)
-    try:
-        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
+    status = dirs.operations.find(step.backup)
+    if status is None:
         return "refused", _NO_BACKUP
     if not step.staged:
-        return None if matches(status, before) else ("refused", _DAMAGED)
+        is_shared = status.st_ino == before.inode and status.st_nlink > 1
+        return None if matches(status, before) else ("refused", _SHARED if is_shared else _DAMAGED)
     if before.kind == "dir":
         return None
-    is_whole = status.st_size == before.size and digest_entry(fd, name, status, modes) == step.digest
-    return None if is_whole else ("refused", _DAMAGED)
+    digest = digest_entry(*dirs.operations.parent(step.backup), status, modes)
+    return None if (status.st_size, digest) == (before.size, step.digest) else ("refused", _DAMAGED)
 
 
 def _depth(key: tuple[int, bytes]) -> tuple[int, int, bytes]:
@@ -990,24 +1002,6 @@ def _expand(live: Beneath, path: bytes, status: os.stat_result) -> list[_LiveEnt
             waiting.append(_LiveEntry(path=here.path + b"/" + name, status=inner))
     # A parent is found before what is in it
     return found[::-1]
-
-
-def _staged_anew(draft: Draft, dirs: OpenDirs, step: Step, inverse: Step) -> Step:
-    """Give a step in a root on another mount a place there: a copy of the backup, or a free one."""
-    inverse = inverse.replace(kept=b"", digest=b"", was=None)
-    if inverse.action == "take":
-        return inverse.replace(place=draft.next_place(step.root))
-    before = step.before
-    assert before is not None
-    if before.kind == "dir":
-        place, status = draft.stage_directory(step.root)
-    else:
-        fd, name = dirs.operations.parent(step.kept)
-        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        place, status = draft.stage(step.root, fd, name, status, None)
-        if has_access_list(fd, name):
-            status = draft.give_access_list(step.root, place, fd, name)
-    return inverse.replace(place=place, after=before.replace(inode=status.st_ino))
 
 
 class Marks:

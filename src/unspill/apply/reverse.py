@@ -17,7 +17,7 @@ import os
 import stat
 import time
 
-from unspill.apply.bases import digest_at, find_text
+from unspill.apply.bases import digest_at, is_kept_content, unpack
 from unspill.apply.draft import backup_problem, invert
 from unspill.apply.git_draft import (
     REPOSITORY_GONE,
@@ -97,8 +97,8 @@ class Reversal:
         self._may_merge = may_merge
         # Undo of an apply that a person asked for holds the entry again, so it must still be there
         self._may_be_done = may_merge or kind == "redo"
-        # What files get that the person has edited since, and as what they were seen
-        self._merged: dict[tuple[int, bytes], tuple[bytes, int, os.stat_result]] = {}
+        # What files get that the person has edited since, None for the backup's content, and as what they were seen
+        self._merged: dict[tuple[int, bytes], tuple[bytes | None, int, os.stat_result]] = {}
         self._git = tuple(zip(journal.git, journal.end.git, strict=True))
         self._kind = kind
         self._steps = [journal.steps[index] for index in journal.end.done]
@@ -239,7 +239,7 @@ class Reversal:
         live = None if is_hidden else self._find(dirs, step)
         if step.action == "take":
             if live is not None:
-                return _DONE if self._is_done(dirs, step, live) else ("conflict", OCCUPIED)
+                return _DONE if self._is_done(dirs, step, live, modes) else ("conflict", OCCUPIED)
             if not is_hidden and not self._is_coming_back(step):
                 # It can't come back where its directory is gone
                 dirs.roots[step.root].directory(step.path.rpartition(b"/")[0])
@@ -247,7 +247,7 @@ class Reversal:
             return backup_problem(dirs, step, step.before, modes)
         if not is_hidden and (live is None or not self._is_ours(dirs, step, live)):
             is_same = live is not None and self._is_the_same(dirs, step, live)
-            if self._may_be_done and not is_same and self._is_done(dirs, step, live):
+            if self._may_be_done and not is_same and self._is_done(dirs, step, live, modes):
                 return _DONE
             problem = None if is_same else _CHANGED if live is None else self._merge(dirs, step, live, modes)
             if problem is not None:
@@ -257,7 +257,7 @@ class Reversal:
             return None
         return backup_problem(dirs, step, step.before, modes)
 
-    def _is_done(self, dirs: OpenDirs, step: Step, live: os.stat_result | None) -> bool:
+    def _is_done(self, dirs: OpenDirs, step: Step, live: os.stat_result | None, modes: OperationModes) -> bool:
         """Tell whether the project has what the reversal of a step would put there, or lacks what it would remove."""
         before = step.before
         if before is None or live is None:
@@ -269,7 +269,8 @@ class Reversal:
         if stat.S_IMODE(live.st_mode) != before.mode or live.st_size != before.size:
             return False
         kept = dirs.operations.find(step.backup)
-        if kept is None or kept.st_ino == live.st_ino:
+        is_before = kept is not None and backup_problem(dirs, step, before, modes) is None
+        if kept is None or not is_before or kept.st_ino == live.st_ino:
             return False
         digest = digest_at(dirs.operations, step.backup, kept)
         return bool(digest) and digest == digest_at(dirs.roots[step.root], step.path, live)
@@ -365,10 +366,8 @@ class Reversal:
             return False
         is_same = self._is_as_kept(dirs, step, live)
         if is_same is None:
-            text = self._later.find_text(step.root, step.path)
-            found = None if text is None else read_unchanged(*dirs.live(step), live, LARGEST_TEXT)
             is_plain = not _attributes(*dirs.live(step)) and not has_access_list(*dirs.live(step))
-            is_same = is_plain and found is not None and found == text
+            is_same = is_plain and is_kept_content(self._later.find_kept(step.root, step.path), *dirs.live(step), live)
         if is_same:
             self._refreshed[step.root, step.path] = entry_of(live)
         return is_same
@@ -379,13 +378,10 @@ class Reversal:
         place = self._later.find_displaced(step.root, step.path, step.after.inode)
         if place is None:
             return None
+        kept = dirs.operations.find(place)
+        if kept is None or not matches(kept, step.after):
+            return None
         kept_at, live_at = dirs.operations.parent(place), dirs.live(step)
-        try:
-            kept = os.stat(kept_at[1], dir_fd=kept_at[0], follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-        if not matches(kept, step.after):
-            return None
         if kept.st_size != live.st_size:
             return False
         if _attributes(*kept_at) != _attributes(*live_at) or has_access_list(*live_at):
@@ -399,18 +395,25 @@ class Reversal:
         is_file = before is not None and before.kind == after.kind == "file" and stat.S_ISREG(live.st_mode)
         if not is_file or before is None or not self._may_merge or b".git/" in step.path:
             return _CHANGED
-        if backup_problem(dirs, step, before, modes) is not None:
+        backup, live_at = dirs.operations.find(step.backup), dirs.live(step)
+        if backup is None or backup_problem(dirs, step, before, modes) is not None:
             # A later redo kept edits, and left here what it should have put
             return _CHANGED
+        backup_at = dirs.operations.parent(step.backup)
         now = stat.S_IMODE(live.st_mode)
         mode = before.mode if now == after.mode else now if before.mode in (after.mode, now) else None
-        ours, theirs = read_unchanged(*dirs.live(step), live, LARGEST_TEXT), self._read_backup(dirs, step)
-        is_alike = _attributes(*dirs.live(step)) == _attributes(*dirs.operations.parent(step.backup))
-        if mode is None or ours is None or theirs is None or not is_alike:
+        if mode is None or _attributes(*live_at) != _attributes(*backup_at):
             return _CHANGED
-        is_after = live.st_ino == after.inode and (live.st_mtime_ns, live.st_size) == (after.mtime_ns, after.size)
-        merged, base = theirs, self._later.find_text(step.root, step.path)
-        if not is_after and ours not in (theirs, base) and not self._is_as_kept(dirs, step, live):
+        kept = self._later.find_kept(step.root, step.path)
+        if is_kept_content(kept, *live_at, live) or self._is_as_kept(dirs, step, live):
+            # At most its bits have changed; size and time alone don't tell that
+            self._merged[step.root, step.path] = None, mode, live
+            return None
+        ours, theirs = (read_unchanged(*at, LARGEST_TEXT) for at in ((*live_at, live), (*backup_at, backup)))
+        if ours is None or theirs is None:
+            return _CHANGED
+        merged, base = theirs, unpack(kept)
+        if ours != theirs:
             merge = None if base is None else merge_texts(base, ours, theirs)
             if merge is None or merge.clashes:
                 why = CHANGED if merge is None else f"you changed the same lines since: {merge.where()}"
@@ -421,15 +424,6 @@ class Reversal:
             return _DONE
         self._merged[step.root, step.path] = merged, mode, live
         return None
-
-    @staticmethod
-    def _read_backup(dirs: OpenDirs, step: Step) -> bytes | None:
-        fd, name = dirs.operations.parent(step.backup)
-        try:
-            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-        return read_unchanged(fd, name, status, LARGEST_TEXT)
 
     def _is_refreshed(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> bool:
         """Tell whether git only wrote anew what it remembers of an index that the operation put."""
@@ -456,9 +450,8 @@ class Reversal:
         content, mode, live = self._merged[step.root, step.path]
         fd, name = dirs.operations.parent(step.backup)
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        place, made = draft.stage(step.root, fd, name, status, content, mode)
-        if has_access_list(*dirs.live(step)):
-            made = draft.give_access_list(step.root, place, *dirs.live(step))
+        place, _ = draft.stage(step.root, fd, name, status, content, mode)
+        made = draft.give_access_lists(step.root, place, *dirs.live(step))
         draft.note(step.path, "your edits since were kept")
         inverse = make_step(step.root, step.path, "put", step.group, place, entry_of(live), entry_of(made))
         return inverse.replace(staged=True) if step.staged else inverse
@@ -531,11 +524,11 @@ class LaterOperations:
         self._read()
         return journal.replace(steps=tuple(map(self._renumbered, journal.steps))) if self._copies else journal
 
-    def find_text(self, root: int, path: bytes) -> bytes | None:
-        """Return what a file held when the operation, or the last redo of a part of it, had put it."""
+    def find_kept(self, root: int, path: bytes) -> bytes | None:
+        """Return what was kept of a file's content when the operation, or the last redo of a part of it, had put it."""
         where = self._operation.roots[root], path
-        texts = (find_text(self._store, one.id, *where) for one in (*reversed(self._redos), self._operation))
-        return next((text for text in texts if text is not None), None)
+        kept = (self._store.texts.find(one.id, *where) for one in (*reversed(self._redos), self._operation))
+        return next((one for one in kept if one is not None), None)
 
     def _redone(self, journal: Journal) -> Journal:
         """Return a journal with the steps of redos of a part: somebody may have written the same anew, or edited it."""

@@ -34,6 +34,8 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE_NOTE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _ACCESS_LIST = "system.posix_acl_access"
+# The second is what a directory gives to what is made in it
+_ACCESS_LISTS = (_ACCESS_LIST, "system.posix_acl_default")
 _NO_ATTRIBUTES = (errno.ENODATA, errno.ENOTSUP)
 _copier = Copier()
 
@@ -96,20 +98,21 @@ def has_access_list(dir_fd: int, name: bytes) -> bool:
         return False
 
 
-def copy_access_list(source_fd: int, source: bytes, dest_fd: int, dest: bytes) -> os.stat_result:
-    """Give a copy the access list of another file; its own bits stay, as after a chmod. Return its lstat.
+def copy_access_lists(source_fd: int, source: bytes, dest_fd: int, dest: bytes) -> os.stat_result:
+    """Give a copy the access lists of another entry; its own bits stay, as after a chmod. Return its lstat.
 
     Where the list was lost, the bits of the group would be those of the mask: open to more people than before.
     """
     path = b"/proc/self/fd/%d/%b" % (dest_fd, dest)
-    mode = stat.S_IMODE(os.lstat(path).st_mode)
-    try:
-        value = os.getxattr(b"/proc/self/fd/%d/%b" % (source_fd, source), _ACCESS_LIST, follow_symlinks=False)
-        os.setxattr(path, _ACCESS_LIST, value, follow_symlinks=False)
-        os.chmod(path, mode)
-    except OSError as error:
-        if error.errno not in _NO_ATTRIBUTES:
-            raise
+    found = os.lstat(path)
+    for known in _ACCESS_LISTS:
+        try:
+            value = os.getxattr(b"/proc/self/fd/%d/%b" % (source_fd, source), known, follow_symlinks=False)
+            os.setxattr(path, known, value, follow_symlinks=False)
+            os.chmod(path, stat.S_IMODE(found.st_mode))
+        except OSError as error:
+            if error.errno not in _NO_ATTRIBUTES:
+                raise
     return os.lstat(path)
 
 

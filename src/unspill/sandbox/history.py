@@ -109,6 +109,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 LONGEST_NAME = 255
 _FILES = ("file", "symlink")
 _SEE_LISTS = "See `unspill files` and `unspill log` for what there is."
+_MADE_PRIVATE = "made again for you alone, since nothing is recorded of its permissions"
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
@@ -446,7 +447,7 @@ class HeldReversal:
         with Beneath(os.open(root, _DIRECTORY)) as live:
             base = base_at(live, path)
             if text is None or read_live(live, path) == text:
-                return found.replace(base=base, packed=packed, mark_ns=None, inner=())
+                return found.replace(base=base, packed=packed if text is not None else None, mark_ns=None, inner=())
         # It was merged with the person's edits, which the later run has not seen
         return found.replace(base=Base(kind=base.kind, mode=base.mode), packed=packed, mark_ns=0, inner=())
 
@@ -1381,7 +1382,7 @@ def _look_up(store: Store, places: Beneath, file: FileRow, row: BackupRow) -> Ba
     return Backup(row=row, where="gone", path=path)
 
 
-def is_kept(places: Beneath, row: BackupRow) -> bool:
+def is_kept(places: Beneath, row: BackupRow | _Source) -> bool:
     """Tell whether a backup lies where it was put; `places` is the directory of operations."""
     try:
         found = places.find(row.place)
@@ -1394,7 +1395,7 @@ def is_kept(places: Beneath, row: BackupRow) -> bool:
 
 
 class _Source(Record):
-    """A backup: where it lies below the directory of operations, and what it must be."""
+    """A backup: where it lies below the directory of operations, and what it must be; a copy has no inode there."""
 
     place: bytes
     entry: Entry
@@ -1415,7 +1416,7 @@ def restore_path(project: Project, path: bytes, backup: str | None, asked_by: st
         project=project.path,
         roots=(root,),
         asked_by=asked_by,
-        draft=lambda draft, dirs: _draft(draft, dirs, inner, source),
+        draft=lambda draft, dirs: _draft(project, draft, dirs, inner, source),
     )
     return operate(project.store, task)
 
@@ -1429,59 +1430,68 @@ def _in_root(project: Project, path: bytes) -> tuple[bytes, bytes]:
 
 
 def _find_source(project: Project, root: bytes, path: bytes, backup: str | None) -> _Source:
-    if backup is not None and backup.startswith("op") and backup[2:].isdecimal():
+    name, found = os.fsdecode(path), None
+    if backup is None:
+        lack = f"there is no backup of {name!r}"
+        with _beneath(project.store.state + b"/operations") as places:
+            found = _find_newest(project, places, root, path)
+    elif backup.startswith("op") and backup[2:].isdecimal():
+        lack = f"{backup} did not replace {name!r}"
         operation = get_operation(project, backup[2:])
         journal = journal_of(project.store.state, operation)
         if journal is not None and journal.end is not None:
             now = LaterOperations(project.store, operation).as_of_now(journal)
-            for step in (now.steps[index] for index in journal.end.done):
-                is_file = step.before is not None and step.before.kind != "dir" and step.action != "set_metadata"
-                if is_file and step.path == path and step.before is not None:
-                    return _Source(place=step.backup, entry=step.before, digest=step.digest)
-        raise UsageError(f"{backup} did not replace {os.fsdecode(path)!r}", remedy=_SEE_LISTS)
-    if backup is None:
-        return _find_newest(project, root, path)
-    catch_up(project.store, project.path)
-    file = project.store.files.find(project.path, root, path)
-    known = [] if file is None else [found for found in backups_of(project.store, file) if found.where == "kept"]
-    rows = [found.row for found in known if found.row.name == os.fsencode(backup)]
-    if not rows:
-        raise UsageError(f"there is no such backup of {os.fsdecode(path)!r}", remedy=_SEE_LISTS)
-    return _Source(place=rows[0].place, entry=rows[0].entry, digest=rows[0].digest)
+            found = next(_displaced(operation, [now.steps[index] for index in journal.end.done], root, path), None)
+    else:
+        lack = f"there is no such backup of {name!r}"
+        catch_up(project.store, project.path)
+        file = project.store.files.find(project.path, root, path)
+        for one in backups_of(project.store, file) if file is not None else ():
+            if one.where == "kept" and one.row.name == os.fsencode(backup):
+                found = _Source(place=one.row.place, entry=one.row.entry, digest=one.row.digest)
+    if found is None:
+        raise UsageError(lack, remedy=_SEE_LISTS)
+    return found
 
 
-def _find_newest(project: Project, root: bytes, path: bytes) -> _Source:
+def _find_newest(
+    project: Project, places: Beneath, root: bytes, path: bytes, *, is_dir: bool = False
+) -> _Source | None:
     """Return the version that was displaced last and still lies where it was put."""
-    with Beneath(os.open(project.store.state + b"/operations", _DIRECTORY)) as places:
-        for operation in project.store.operations.latest(project.path, _ALL):
-            for step in steps_of(project, operation):
-                entry = step.before
-                if entry is None or entry.kind == "dir" or step.action == "set_metadata" or step.path != path:
-                    continue
-                found = places.find(step.backup) if operation.roots[step.root] == root else None
-                if found is not None and (step.staged or matches(found, entry)):
-                    return _Source(place=step.backup, entry=entry, digest=step.digest)
-    raise UsageError(f"there is no backup of {os.fsdecode(path)!r}", remedy=_SEE_LISTS)
+    for operation in project.store.operations.latest(project.path, _ALL):
+        for source in _displaced(operation, steps_of(project, operation), root, path, is_dir=is_dir):
+            if is_kept(places, source):
+                return source
+    return None
 
 
-def _draft(draft: Draft, dirs: OpenDirs, path: bytes, source: _Source) -> None:
-    try:
-        fd, name = dirs.operations.parent(source.place)
-        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
-        raise UsageError(
-            f"{show(path)} has no backup there any more: an undo or redo used it", remedy=_SEE_LISTS
-        ) from None
+def _displaced(
+    operation: Operation, steps: Iterable[Step], root: bytes, path: bytes, *, is_dir: bool = False
+) -> Iterator[_Source]:
+    """Yield the files, or else the directories, that steps of an operation displaced at a path."""
+    for step in steps:
+        entry = step.before
+        is_there = step.path == path and operation.roots[step.root] == root and step.action != "set_metadata"
+        if is_there and entry is not None and (entry.kind == "dir") == is_dir:
+            entry = entry.replace(inode=0) if step.staged else entry
+            yield _Source(place=step.backup, entry=entry, digest=step.digest)
+
+
+def _draft(project: Project, draft: Draft, dirs: OpenDirs, path: bytes, source: _Source) -> None:
+    status = dirs.operations.find(source.place)
+    if status is None:
+        raise UsageError(f"{show(path)} has no backup there any more: an undo or redo used it", remedy=_SEE_LISTS)
+    fd, name = dirs.operations.parent(source.place)
     _verify(fd, name, status, source, draft)
     live = dirs.roots[0]
     group = draft.next_group()
-    missing = _make_parents(draft, live, path, group)
+    missing = _make_parents(project, draft, dirs, path, group)
     found = None if missing else live.find(path)
     if found is not None and stat.S_ISDIR(found.st_mode):
         raise UsageError(f"{os.fsdecode(path)!r} is a directory now", remedy="Move it away first.")
     if not missing:
         draft.open_directory(0, path.rpartition(b"/")[0], live)
-    place, after = draft.stage(0, fd, name, status, None)
+    place, after = draft.stage_backup(0, fd, name)
     before = None if found is None else entry_of(found)
     step = Step(root=0, path=path, action="put", group=group, place=place, before=before, after=entry_of(after))
     draft.add(step.replace(staged=draft.is_staged(0)))
@@ -1494,13 +1504,15 @@ def _verify(fd: int, name: bytes, status: os.stat_result, source: _Source, draft
         raise UsageError("the backup was changed", remedy=_SEE_LISTS)
 
 
-def _make_parents(draft: Draft, live: Beneath, path: bytes, group: int) -> bool:
+def _make_parents(project: Project, draft: Draft, dirs: OpenDirs, path: bytes, group: int) -> bool:
     """Add the directories that are missing above a path; tell whether there are any.
+
+    They get the permissions that they had when an operation took them away, or are the owner's alone.
 
     Raises:
         UsageError: something that is no directory, a link perhaps, is where one was.
     """
-    missing = []
+    missing, live = [], dirs.roots[0]
     above = path.rpartition(b"/")[0]
     try:
         while above and live.find(above) is None:
@@ -1515,10 +1527,16 @@ def _make_parents(draft: Draft, live: Beneath, path: bytes, group: int) -> bool:
             remedy="Move it away first, or undo the operation that created it.",
         ) from error
     for directory in reversed(missing):
-        place, made = draft.stage_directory(0)
+        source = _find_newest(project, dirs.operations, dirs.paths[0], directory, is_dir=True)
+        if source is None:
+            place, made = draft.stage_directory(0)
+            draft.note(directory, _MADE_PRIVATE)
+        else:
+            place, made = draft.stage_backup(0, *dirs.operations.parent(source.place))
         step = Step(root=0, path=directory, action="put", group=group, place=place, after=entry_of(made))
         draft.add(step.replace(staged=draft.is_staged(0)))
-        draft.set_metadata_of_new(0, directory, made, Metadata(mode=0o755), group)
+        mode = 0o700 if source is None else source.entry.mode
+        draft.set_metadata_of_new(0, directory, made, Metadata(mode=mode), group)
     return bool(missing)
 
 

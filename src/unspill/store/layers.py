@@ -301,7 +301,8 @@ class MarkTable(Table):
 class TextTable(Table):
     """Texts of files, by the layer whose run saw them so, or by the operation that put them so.
 
-    A merge starts from them. Without one there is a conflict, so that nothing depends on their being there.
+    A merge starts from them. Without one there is a conflict, so that nothing depends on their being there. Of what an
+    operation put that is no text, or a large one, there is a digest instead.
     """
 
     __slots__ = ()
