@@ -97,6 +97,56 @@ def test_the_later_of_two_that_changed_one_file_is_held_apart(ground: Ground) ->
     assert not (ground.project / "more").exists()
 
 
+@pytest.mark.parametrize("is_applied", [False, True], ids=["held", "applied in part meanwhile"])
+def test_a_run_that_is_held_apart_knows_what_was_beneath_the_held_version_that_it_saw(
+    ground: Ground, is_applied: bool
+) -> None:
+    lines = [f"{number}\n" for number in range(24)]
+    target = ground.write("file", "".join(lines))
+    sandbox = ground.sandbox()
+    assert sandbox.run("sed -i 's/^2$/two/' file; echo more > more").held
+    target.write_text("".join([*lines[:22], "mine\n", lines[23]]))
+    if is_applied:
+        # What stays of the held run is in another layer then, with the time of the edit alone
+        assert sandbox.apply(["more"]).changed == 1
+        assert sandbox.run("echo more > again").held
+        result = apply_beside(sandbox, "sed -i 's/^8$/eight/' file", "again")
+    else:
+        _first, result = go_together(sandbox, ["sed -i 's/^12$/other/' file", "sed -i 's/^8$/eight/' file"])
+    other = ground.sandbox(result.apart)
+    assert other.apply().left == ()
+    merged = [*lines[:2], "two\n", *lines[3:8], "eight\n", *lines[9:22], "mine\n", lines[23]]
+    assert target.read_text() == "".join(merged)
+
+
+def apply_beside(sandbox: Sandbox, command: str, path: str) -> RunResult:
+    """Run a command; before it ends, a held file is applied."""
+    read_end, write_end = os.pipe()
+
+    def note(event: Event) -> None:
+        if isinstance(event, OutputChunk):
+            assert sandbox.apply([path]).changed == 1
+            os.write(write_end, b"go\n")
+
+    try:
+        return sandbox.run(f"{command}; echo ready; read -r _", stdin=read_end, on_event=note, limits=short())
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+def test_a_deletion_that_is_held_apart_leaves_what_the_person_edited_below_the_held_version(ground: Ground) -> None:
+    target = ground.write("d/file", "old\n")
+    ground.write("d/other", "old\n")
+    sandbox = ground.sandbox()
+    assert sandbox.run("echo 1 > d/file").held
+    target.write_text("mine\n")
+    _first, second = go_together(sandbox, ["echo 1 > d/new", "rm -r d"])
+    assert [left.path for left in ground.sandbox(second.apart).apply().left] == [b"d/file"]
+    assert target.read_text() == "mine\n"
+    assert os.listdir(target.parent) == ["file"]
+
+
 def test_what_two_apply_to_one_file_is_a_conflict_of_the_later(ground: Ground) -> None:
     ground.write("file", "old\n")
     sandbox = ground.sandbox()

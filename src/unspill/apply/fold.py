@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unspill.apply.bases import Base
     from unspill.model.change import Change
     from unspill.model.operation import Entry, OperationId
-    from unspill.model.run import LayerId
+    from unspill.model.run import LayerId, OpenLayer, SealedLayer, Stack
     from unspill.store.db import Store
 
 
@@ -228,6 +228,26 @@ def fold_entries(
     _keep_bases(store, layer, root, held)
     older = {entry.change.path: min(entry.mark_ns, rest.mark_ns) for entry in held if entry.mark_ns is not None}
     return rest.replace(layer=layer, root=root, overrides=tuple(older.items()))
+
+
+def layers_of(store: Store, stack: Stack) -> list[tuple[LayerId, bytes, int, dict[bytes, int]]]:
+    """Return of each layer of a stack its id, its upper directory, its mark, and the marks of single paths."""
+    layers: tuple[SealedLayer | OpenLayer, ...] = stack.sealed if stack.open is None else (*stack.sealed, stack.open)
+    return [(layer.id, layer.upper, layer.mark.ctime_ns, store.marks.of(layer.id)) for layer in layers]
+
+
+def carry_bases(store: Store, stack: Stack, changes: Sequence[Change]) -> None:
+    """Keep for the open layer of a stack, which is about to leave it, what those beneath keep of the same paths.
+
+    `changes` are those of this layer alone over the live tree.
+    """
+    assert stack.open is not None
+    layers = FoldedLayers(store, stack.live, layers_of(store, stack), stack.mask)
+    # What earlier runs made and this one took back is a change where theirs are not
+    held = layers.entries(changes, put={change.path for change in changes})
+    _keep_bases(store, stack.open.id, stack.live, held)
+    marks = {entry.change.path: entry.mark_ns for entry in held if entry.mark_ns is not None}
+    store.marks.put(stack.open.id, marks)
 
 
 def take_moment(store: Store, operation: OperationId, root: bytes) -> int:

@@ -23,7 +23,7 @@ from hashlib import blake2b
 
 from unspill.apply.bases import Base, Bases, base_at, find_moved, pack, read_live
 from unspill.apply.draft import RootDraft, Upper
-from unspill.apply.fold import FoldedLayers, HeldEntry, fold_entries, inode_of, take_moment
+from unspill.apply.fold import FoldedLayers, HeldEntry, fold_entries, inode_of, layers_of, take_moment
 from unspill.apply.guard import lies_in
 from unspill.apply.journal import (
     Residue,
@@ -1233,11 +1233,6 @@ class PackIndexes:
             raise OSError(describe_end(performed.outcome).partition("\n")[0])
         said = performed.stderr.text.splitlines()[-1:]
         self.problem = ": ".join([_REFUSED_PACK, *said])[:_LONGEST_REASON]
-
-
-def layers_of(store: Store, stack: Stack) -> list[tuple[LayerId, bytes, int, dict[bytes, int]]]:
-    """Return of each sealed layer of a stack its id, its upper directory, its mark, and the marks of single paths."""
-    return [(layer.id, layer.upper, layer.mark.ctime_ns, store.marks.of(layer.id)) for layer in stack.sealed]
 
 
 def held_inodes(changes: Iterable[Change]) -> dict[bytes, int]:

@@ -12,6 +12,7 @@ import itertools
 import os
 import stat
 
+from unspill.apply.fold import carry_bases
 from unspill.changes.scan import scan
 from unspill.git.files import is_state
 from unspill.host.overlay import is_opaque
@@ -134,15 +135,21 @@ def _parents(path: bytes) -> Iterable[bytes]:
     return (b"/".join(names[:end]) for end in range(1, len(names)))
 
 
-def move_apart(project: Project, under_way: OpenRun, apart: Apart) -> OpenRun:
-    """Give a run and its layers to a sandbox of their own; return it as it is under way there."""
+def move_apart(project: Project, under_way: OpenRun, apart: Apart, changes: ChangeSet | None) -> OpenRun:
+    """Give a run and its layers to a sandbox of their own; return it as it is under way there.
+
+    What it saw must be kept already; `changes` is None where what it wrote can't be read.
+    """
     store, row = project.store, project.row
+    # There nothing is below it: what it saw of earlier runs stays with them
+    stacks = tuple(stack.replace(sealed=()) for stack in under_way.stacks)
+    for stack, alone in zip(under_way.stacks, stacks, strict=True):
+        if stack.open is not None and stack.sealed and changes is not None:
+            carry_bases(store, stack, tuple(scan((stack.open.upper,), alone.below(), stack.live)))
     with store.transaction:
         made = store.sandboxes.get_or_create(project.path, apart.sandbox, row.device, row.inode)
         store.runs.move(under_way.run.id, made.id)
         store.layers.move(under_way.run.id, made.id)
-    # There nothing is below it: what it saw of earlier runs stays with them
-    stacks = tuple(stack.replace(sealed=()) for stack in under_way.stacks)
     return under_way.replace(run=under_way.run.replace(sandbox=made.id), stacks=stacks)
 
 

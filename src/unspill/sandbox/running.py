@@ -471,9 +471,9 @@ def _hold_apart(
     changes: ChangeSet,
     apart: beside.Apart,
 ) -> Applied:
-    moved = beside.move_apart(project, under_way, apart)
+    keep_seen(project, under_way, changes)
+    moved = beside.move_apart(project, under_way, apart, changes)
     keep_bases(project, moved, changes)
-    keep_seen(project, moved, changes)
     remove_unchanged(changes, moved)
     seal_run(project.store, moved, ended.replace(sandbox=moved.run.sandbox))
     keep_base_objects(project, moved)

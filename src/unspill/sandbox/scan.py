@@ -461,14 +461,15 @@ def _hold_written(project: Project, under_way: OpenRun, limits: Limits) -> Run:
     except (OSError, UnspillError):
         # What can't be read now is kept all the same
         ended = ended.replace(held=True)
+    if ended.held:
+        keep_seen(project, under_way, changes)
     if ended.held and has_others(project.store, under_way):
         apart = beside.find_apart(project, under_way, changes)
         if apart is not None:
-            under_way = beside.move_apart(project, under_way, apart)
+            under_way = beside.move_apart(project, under_way, apart, changes)
             ended = ended.replace(sandbox=under_way.run.sandbox)
     if ended.held:
         keep_bases(project, under_way, changes)
-        keep_seen(project, under_way, changes)
         if changes is not None:
             remove_unchanged(changes, under_way)
     (seal_run if ended.held else drop_run)(project.store, under_way, ended, fold=False)

@@ -252,7 +252,7 @@ class LayerTable(Table):
                 " SELECT id, sandbox, (SELECT max(seq) FROM layers) FROM layers WHERE id = ?",
                 rows,
             )
-            self.remove(layer for (layer,) in rows)
+            self._db.change_each("DELETE FROM layers WHERE id = ?", rows)
 
     def take_unused(self) -> tuple[LayerId, ...]:
         """Forget and return retired layers that no run can have mounted: all open ones began after the retirement."""
@@ -263,6 +263,7 @@ class LayerTable(Table):
         unused = tuple(LayerId(as_id(row[0])) for row in rows)
         if unused:
             self._db.change_each("DELETE FROM retired WHERE id = ?", [(layer,) for layer in unused])
+            self.remove(unused)
         return unused
 
     def ids(self, *, only_open: bool = False) -> set[str]:
@@ -281,7 +282,7 @@ class LayerTable(Table):
 
 
 class MarkTable(Table):
-    """Time marks of single paths, which hold for them in place of their layer's own; they go with the layer's row."""
+    """Time marks of single paths, which hold for them in place of their layer's own; they go with the layer."""
 
     __slots__ = ()
 
