@@ -471,6 +471,48 @@ def test_an_exchanged_directory_is_not_written_over_by_what_a_discard_was_undone
     assert (work.read_text() == "precious\n") is is_compared
 
 
+@pytest.mark.parametrize("change", EXCHANGED)
+@pytest.mark.parametrize("bound", ["_MOST_DIGESTS", "_MOST_DIGESTED", "LARGEST_DIGESTED"])
+def test_an_exchanged_directory_is_not_written_over_where_nobody_has_read_its_files(
+    ground: Ground, change: str, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"unspill.apply.bases.{bound}", 0)
+    ground.write("d/s/f", "old\0\n")
+    ground.write("../mine/s/f", "precious\n")
+    assert ground.run(EXCHANGED[change]).held
+    work = exchange_directory(ground, "itself")
+    # From here on its times don't prove any more that it is another one
+    ground.write("d/later", "mine\n")
+    for _ in range(2):
+        assert ground.sandbox().apply().left
+        assert work.read_text() == "precious\n"
+
+
+@pytest.mark.parametrize("digests", [2000, 0], ids=["all was read", "nothing was read"])
+@pytest.mark.parametrize("is_filled", [False, True], ids=["as it was", "filled since"])
+@pytest.mark.parametrize("change", ["a deletion", "a file in its place"])
+def test_a_directory_that_was_exchanged_in_one_that_is_to_go_is_not_taken_away(
+    ground: Ground, change: str, is_filled: bool, digests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unspill.apply.bases._MOST_DIGESTS", digests)
+    ground.write("d/s/f", "old\n")
+    ground.write("d/s/g", "same\n")
+    ground.write("d/other/h", "old\n")
+    ground.write("../mine/f", "precious\n")
+    ground.write("../mine/g", "same\n")
+    assert ground.run(EXCHANGED[change]).held
+    (ground.project / "d/s").rename(ground.home / "aside")
+    (ground.home / "mine").rename(ground.project / "d/s")
+    if is_filled:
+        ground.write("d/s/later", "mine\n")
+    left = [one.path for one in ground.sandbox().apply().left]
+    assert (ground.project / "d/s/f").read_text() == "precious\n"
+    if change == "a deletion" and digests:
+        assert left == ([b"d/s/f", b"d/s/later"] if is_filled else [b"d/s/f"])
+    assert (ground.project / "d/s/g").exists() is (change != "a deletion" or not digests)
+    assert (ground.project / "d/other/h").exists() is (change != "a deletion")
+
+
 def test_a_directory_in_which_somebody_only_made_something_is_no_conflict(ground: Ground) -> None:
     ground.write("d/f", "old\n")
     assert ground.run("echo new > d/f").held

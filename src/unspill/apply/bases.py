@@ -141,6 +141,11 @@ class LayerBases:
         # All that was in it is known, and this is not
         return ABSENT if above in known and known[above].is_listed else None
 
+    def is_unread(self, path: bytes) -> bool:
+        """Tell whether the live entry was looked at when its run had ended, and its content was not read."""
+        base = self.of(path)
+        return base is not None and bool(base.mode) and not base.digest
+
     def below(self, path: bytes) -> dict[bytes, Base]:
         """Return the bases that are known of what was in a directory."""
         found: dict[bytes, Base] = {}

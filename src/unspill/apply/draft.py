@@ -393,7 +393,7 @@ class RootDraft:
         overwrite: Sequence[bytes] = (),
         must_copy: bool = False,
         rolled_back: RolledBackEntries | None = None,
-        moved: Mapping[bytes, bool] | None = None,
+        moved: Container[bytes] = (),
         bases: Bases | None = None,
     ) -> None:
         self._draft = draft
@@ -402,7 +402,7 @@ class RootDraft:
         self._layers = layers
         self._marks = marks
         self._rolled_back = rolled_back
-        self._moved = moved or {}
+        self._moved = moved
         self._contents = dict(contents)
         self._bases = bases
         # The bits that files get which the person and the run changed in part each
@@ -510,12 +510,13 @@ class RootDraft:
 
         Times may prove that nobody did; where they don't, the content decides.
         """
+        return self._is_newer(path, status) and not self._is_base(path, status)
+
+    def _is_newer(self, path: bytes, status: os.stat_result) -> bool:
         mark = self._marks.of(path)
         if status.st_ctime_ns < mark or self.is_overwritten(path):
             return False
-        if self._rolled_back is not None and self._rolled_back.explains(path, status, mark):
-            return False
-        return not self._is_base(path, status)
+        return self._rolled_back is None or not self._rolled_back.explains(path, status, mark)
 
     def _base_of(self, path: bytes) -> Base | None:
         return None if self._bases is None else self._bases.of(path)
@@ -833,14 +834,8 @@ class RootDraft:
         return status is not None and base.has_content_of(tree, change.path, status)
 
     def _is_moved(self, path: bytes) -> bool:
-        """Tell whether a live directory above a path, or it itself, may not be the one that the run saw.
-
-        Where only that may be so, a base that has bits but no digest says that it was not until the run had ended.
-        """
-        if path not in self._moved or self.is_overwritten(path):
-            return False
-        base = self._base_of(path)
-        return self._moved[path] or base is None or bool(base.digest) or not base.mode
+        """Tell whether a live directory above a path, or it itself, may not be the one that the run saw."""
+        return path in self._moved and not self.is_overwritten(path)
 
     def _edited(self, top: bytes, found: Sequence[_LiveEntry]) -> set[bytes] | None:
         """Return which entries of a live directory are not those that the run saw; None if the directory is another.
@@ -848,20 +843,27 @@ class RootDraft:
         Where the bases of all that was in it are known, they decide.
         """
         base, is_moved = self._base_of(top), self._is_moved(top)
-        if base is not None and base.is_listed:
-            return {inner.path for inner in found if self._is_unlisted(inner, is_moved=is_moved)}
-        if is_moved:
+        is_listed = base is not None and base.is_listed
+        if is_moved and not is_listed:
             return None
+        # What is in another directory may be as old as it was, and nobody has seen it
+        others = {top} if is_moved else {inner.path for inner in found if inner.path != top and self._is_other(inner)}
+        unseen = {inner.path for inner in found if others and _lies_in_any(inner.path, others)}
+        if is_listed:
+            return {inner.path for inner in found if self._is_unlisted(inner, is_moved=inner.path in unseen)}
         filled = {inner.path.rpartition(b"/")[0] for inner in found}
-        newer = [inner for inner in found if self.is_edited(inner.path, inner.status)]
-        edited = {inner.path for inner in newer if inner.path not in filled}
-        moved = {
-            inner.path
-            for inner in newer
-            if inner.path in filled and has_moved(self._live, inner.path, inner.status, self._marks.of(inner.path))
-        }
-        # What is in them is as old as it was, and nobody has seen it
-        return edited | {inner.path for inner in found if moved and _lies_in_any(inner.path, moved)}
+        newer = {inner.path for inner in found if self.is_edited(inner.path, inner.status)}
+        return newer - filled | unseen
+
+    def _is_other(self, inner: _LiveEntry) -> bool:
+        """Tell whether an entry is a directory that may have been exchanged for another one since the run."""
+        path, mark = inner.path, self._marks.of(inner.path)
+        if not inner.is_dir or not self._is_newer(path, inner.status):
+            return False
+        if has_moved(self._live, path, inner.status, mark):
+            return True
+        # In a repository names come and go all the time
+        return b".git" not in path.split(b"/") and self._has_other_names(path.rpartition(b"/")[0], mark)
 
     def _is_unlisted(self, inner: _LiveEntry, *, is_moved: bool) -> bool:
         """Tell whether a run did not see an entry of a directory as it is."""

@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     )
     from typing import Literal, Self
 
+    from unspill.apply.bases import LayerBases
     from unspill.apply.draft import Draft
     from unspill.apply.journal import HeldAfter
     from unspill.apply.operate import Settler
@@ -376,7 +377,7 @@ class _Apply:
                     overwrite=_in_root(stack.live, self._request.selection.overwrite),
                     must_copy=self._is_shared,
                     rolled_back=rolled_back,
-                    moved=self._moved[index],
+                    moved=self._exchanged(index, layers.bases),
                     bases=self._bases_of(stack, layers),
                 )
                 if self._git[stack.live] or any(b".git" in change.path for change in part.changes):
@@ -386,6 +387,16 @@ class _Apply:
             finally:
                 for upper in uppers.values():
                     upper.tree.close()
+
+    def _exchanged(self, index: int, bases: LayerBases) -> set[bytes]:
+        """Return the paths of changes in directories that may not be those that the runs saw.
+
+        Where a base says that they were still those when a run had ended, nobody need doubt it right afterwards.
+        """
+        moved = self._moved[index]
+        if not self._request.automatic:
+            return {*moved}
+        return {path for path, is_sure in moved.items() if is_sure or not bases.is_unread(path)}
 
     def _bases_of(self, stack: Stack, layers: FoldedLayers) -> Bases:
         selection = self._request.selection
