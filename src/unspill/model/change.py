@@ -91,6 +91,10 @@ class ChangeSet(Record):
         for part in self.roots:
             yield from part.changes
 
+    def of_root(self, root: bytes) -> tuple[Change, ...]:
+        """Return the changes below one of the roots."""
+        return next((part.changes for part in self.roots if part.root == root), ())
+
     def names(self) -> Iterator[str]:
         """Yield the same as `paths`, as text."""
         return (path.decode("utf-8", "surrogateescape") for path in self.paths())

@@ -62,7 +62,7 @@ from unspill.layers.locks import (
     work_dir,
 )
 from unspill.layers.trees import copy_metadata, open_closed, open_to_owner, remove_tree
-from unspill.model.change import Consent
+from unspill.model.change import Consent, RootChanges
 from unspill.model.operation import UNCHECKED
 from unspill.model.permission import HeldPath
 from unspill.model.policy import Policy
@@ -120,7 +120,6 @@ if TYPE_CHECKING:
         Change,
         ChangeSet,
         Hunks,
-        RootChanges,
         Selection,
     )
     from unspill.model.operation import Operation, OperationId, Skipped
@@ -356,14 +355,12 @@ class _Apply:
     def _draft(self, draft: Draft, dirs: OpenDirs) -> None:
         for index, stack in enumerate(self._stacks):
             layers = self._layers(stack, draft.name)
-            whole = self._part(self._changes, stack.live)
-            changes = whole.changes if whole else ()
+            changes, chosen = self._changes.of_root(stack.live), self.chosen.of_root(stack.live)
             self._bases[stack.live] = layers.read_bases(changes, self._places(stack, draft.name))
             own = self._own.get(stack.live)
             rolled_back = RolledBackEntries(self._project.store, self._project.path, stack.live, own)
             self._moved[index] = find_moved(dirs.roots[index], changes, layers.marks.of_change, rolled_back.explains)
-            part = self._part(self.chosen, stack.live)
-            if part is None or not part.changes:
+            if not chosen:
                 continue
             uppers = self._uppers(draft.name, stack)
             try:
@@ -380,10 +377,11 @@ class _Apply:
                     moved=self._exchanged(index, layers.bases),
                     bases=self._bases_of(stack, layers),
                 )
-                if self._git[stack.live] or any(b".git" in change.path for change in part.changes):
+                if self._git[stack.live] or any(b".git" in change.path for change in chosen):
+                    part = RootChanges(root=stack.live, changes=chosen)
                     self._draft_repositories(draft, dirs, index, part, uppers, files)
                 else:
-                    files.add(part.changes)
+                    files.add(chosen)
             finally:
                 for upper in uppers.values():
                     upper.tree.close()
@@ -534,8 +532,7 @@ class _Apply:
             earlier = stack.replace(sealed=tuple(layer for layer in stack.sealed if layer.run not in own))
             changes = tuple(fold_changes((earlier,)))
         else:
-            whole = self._part(self._changes, stack.live)
-            changes = whole.changes if whole else ()
+            changes = self._changes.of_root(stack.live)
         return held_inodes(changes)
 
     def _held_after(self, root: bytes, entries: Sequence[HeldEntry], partly: set[bytes]) -> Iterator[HeldAfter]:
@@ -548,8 +545,7 @@ class _Apply:
 
     def _with_repositories(self, root: bytes, left: set[bytes]) -> set[bytes]:
         """Add all that a repository has that was left: it moves or comes as a whole, or stays so."""
-        part = self._part(self.chosen, root)
-        changes = part.changes if part is not None else ()
+        changes = self.chosen.of_root(root)
         together = [repository.paths for repository in self._git[root] if repository.top in left]
         news = tuple(change.path + b"/" for change in changes if change.path in left and _is_new(change))
         below = (change.path for change in changes if change.path.startswith(news))
@@ -557,22 +553,14 @@ class _Apply:
 
     def _remaining(self, stack: Stack, left: set[bytes]) -> list[Change]:
         """Return the changes of a root that stay, in the order of the scan, with the directories that they need."""
-        whole, kept = self._part(self._changes, stack.live), self._part(self._rest, stack.live)
-        if whole is None:
-            return []
-        stays = {change.path for change in kept.changes} if kept is not None else set()
+        whole = self._changes.of_root(stack.live)
+        stays = {change.path for change in self._rest.of_root(stack.live)}
         # What is left of a directory that gives way stands for the whole of it
         above = ancestors(left)
         stays |= {
-            change.path
-            for change in whole.changes
-            if change.path in left or (change.path in above and _gives_way(change))
+            change.path for change in whole if change.path in left or (change.path in above and _gives_way(change))
         }
-        return [change for change in whole.changes if change.path in stays]
-
-    @staticmethod
-    def _part(changes: ChangeSet, root: bytes) -> RootChanges | None:
-        return next((part for part in changes.roots if part.root == root), None)
+        return [change for change in whole if change.path in stays]
 
 
 def _in_root(root: bytes, paths: Sequence[bytes]) -> list[bytes]:

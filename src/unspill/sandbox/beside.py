@@ -57,17 +57,17 @@ def find_apart(project: Project, under_way: OpenRun, changes: ChangeSet | None) 
     """
     store, sandbox = project.store, SandboxId(under_way.run.sandbox)
     known = {layer.id for stack in under_way.stacks for layer in stack.sealed}
-    own = {} if changes is None else {part.root: part.changes for part in changes.roots}
     uppers = {stack.live: stack.open.upper for stack in under_way.stacks if stack.open is not None}
     others: dict[int, None] = {}
     paths: list[bytes] = []
     for stack in load_stacks(store, sandbox, [stack.live for stack in under_way.stacks]):
+        own = () if changes is None else changes.of_root(stack.live)
         for index, layer in enumerate(stack.sealed):
             if layer.id in known:
                 continue
             found = scan((layer.upper,), stack.below(index), stack.live)
             theirs = [change for part in found.roots for change in part.changes]
-            overlap = find_overlap(theirs, own.get(stack.live, ()))
+            overlap = find_overlap(theirs, own)
             overlap += [change.path for change in theirs if _is_hidden(change, uppers[stack.live])]
             if not overlap and changes is not None and not found.is_cut:
                 continue

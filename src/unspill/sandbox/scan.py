@@ -253,12 +253,11 @@ def keep_bases(project: Project, under_way: OpenRun, changes: ChangeSet | None) 
     where what the run wrote can't be read.
     """
     state = project.store.state
-    found = {} if changes is None else {part.root: part.changes for part in changes.roots}
     for stack in under_way.stacks:
         if stack.base is None or stack.open is None or find_base(state, stack.sealed) is not None:
             continue
 
-        if changes is None or any(is_state(change.path) for change in found.get(stack.live, ())):
+        if changes is None or any(is_state(change.path) for change in changes.of_root(stack.live)):
             frozen.keep_frozen(stack.base, base_dir(state, stack.open.id))
 
 
@@ -267,10 +266,9 @@ def keep_seen(project: Project, under_way: OpenRun, changes: ChangeSet | None, *
 
     Unless it `may_read`, the content is not kept.
     """
-    found = {} if changes is None else {part.root: part.changes for part in changes.roots}
     taken_away = dict(under_way.taken_away)
     for stack in under_way.stacks:
-        part = found.get(stack.live, ())
+        part = () if changes is None else changes.of_root(stack.live)
         if stack.open is not None and part:
             layer, mark_ns, taken = stack.open.id, stack.open.mark.ctime_ns, taken_away.get(stack.live)
             bases.keep_seen_bases(project.store, stack, layer, mark_ns, part, taken, may_read=may_read)
