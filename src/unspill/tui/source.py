@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from unspill.apply.bases import read_live
-from unspill.apply.fold import FoldedLayers
+from unspill.apply.fold import FoldedLayers, layers_of
 from unspill.apply.recover import RolledBackEntries
 from unspill.changes.diff import MAX_FILE_BYTES, describe, numbered_lines
 from unspill.changes.merge import digest_of_merge, merge_texts
@@ -20,7 +20,6 @@ from unspill.host.dirfd import Beneath
 from unspill.model.change import ChangeSet, Consent
 from unspill.policy.paths import is_cut, quote
 from unspill.record import Record
-from unspill.sandbox.apply import layers_of
 from unspill.sandbox.history import PastOperation
 from unspill.sandbox.review import beside_hunks, changes_of, digest_of_hunks, is_same, layers_below
 from unspill.tui.model import Detail, Picks, entries_of
