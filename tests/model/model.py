@@ -121,7 +121,8 @@ class Sandbox:
     were taken out, or that a later run wrote anew: even if they are as they were, they are not what an operation left.
     `asleep` is what was to be held again, though the project has it, directories that a later run took back, and
     those above what it took back: if somebody changes that, nobody knows whether it is held. `taken_back` is all that:
-    an undo or redo that puts it into the project may make a change of it again.
+    an undo or redo that puts it into the project may make a change of it again. `deleted` is what the project has lost
+    of directories that are to go: it goes with them if it comes back as it was.
     """
 
     held: dict[str, Held] = field(default_factory=dict)
@@ -131,6 +132,7 @@ class Sandbox:
     rewritten: set[str] = field(default_factory=set)
     asleep: dict[str, Node | None] = field(default_factory=dict)
     taken_back: set[str] = field(default_factory=set)
+    deleted: Tree = field(default_factory=dict)
 
     def has_known_directories(self, live: Tree) -> bool:
         """Tell whether directories are as its commands saw them: whether others changed them meanwhile is not known."""
@@ -433,6 +435,11 @@ class Model:
             }
             expected.skipped |= gone
             moves = {path: move for path, move in moves.items() if path not in gone}
+        if was.is_asked:
+            # What it left held was applied or discarded since
+            lost = {path for path, (_then, after) in was.held.items() if after is not None and path not in before}
+            expected.skipped |= {path for path in lost & moves.keys() if self.live.get(path) != moves[path].result}
+            moves = {path: move for path, move in moves.items() if path not in expected.skipped}
         self._move(moves, expected, sandbox, may_merge=not was.is_asked, is_reversal=True)
         if expected.skipped.intersection(was.live) and not expected.operation.live:
             return expected
@@ -520,6 +527,9 @@ class Model:
             return
         sandbox.above.update({path: node for path, node in self.live.items() if is_dir(node)})
         sandbox.remade.clear()
+        for path, held in {**before, **sandbox.held}.items():
+            if held.base is not None and held.result is None:
+                sandbox.deleted[path] = held.base
         # What the project has is not held any more
         sandbox.held = self._told(sandbox)
         # A layer may still lead through directories that are gone
@@ -555,6 +565,8 @@ class Model:
         `side` says what becomes of conflicts at or below `tops`.
         """
         done: set[str] = set()
+        if sandbox is not None and not is_reversal:
+            moves = self._with_deleted(moves, sandbox)
         going = [path for path, (_base, result) in moves.items() if result is None and is_dir(self.live.get(path))]
         settled: set[str] = set()
         for path in sorted(set(moves).difference(going)):
@@ -579,7 +591,10 @@ class Model:
                 wins = chosen in ("overwrite", "theirs")
                 self._check_place(path, new, None if wins else sandbox, is_reversal=is_reversal)
             except Conflict:
-                expected.skipped.update(one for one in whole if one in moves)
+                # An undo names what keeps it from putting a directory back
+                named = whole[:1] if is_reversal else whole
+                expected.skipped.update(one for one in named if one in moves)
+                expected.may_be_skipped.update(whole)
                 settled.update(whole)
                 continue
             for one in sorted(whole[1:], reverse=True):
@@ -595,6 +610,16 @@ class Model:
             ):
                 done.add(path)
         return done
+
+    def _with_deleted(self, moves: dict[str, Held], sandbox: Sandbox) -> dict[str, Held]:
+        """Return what is to be done with what comes back in a directory that goes: the run has deleted it as well."""
+        more = {
+            path: Held(node, None)
+            for path, node in sandbox.deleted.items()
+            if self.live.get(path) == node
+            and any(one in moves and not is_dir(moves[one].result) for one in above(path))
+        }
+        return {**more, **moves}
 
     def _take_directory(self, path: str, moves: dict[str, Held], expected: Expected, *, wins: bool) -> bool:
         inside = [one for one in self.live if path in above(one)]

@@ -983,3 +983,26 @@ def test_an_undo_says_that_another_hard_link_was_written_since(shell: Shell) -> 
     ln f other; unspill run -q -c "sed -i '2s/.*/RUN/' f"; echo more >> other
     unspill undo 2>&1 | grep '!'; sed -n 2p f"""
     expect(shell, script, printed="! f: refused: its old version was changed through another hard link\nRUN")
+
+
+def test_permissions_of_a_binary_file_are_redone_though_another_run_has_written_it_since(shell: Shell) -> None:
+    script = r"""
+    printf 'a\0b' > bin; unspill run -q --sandbox b --apply -c "chmod 600 bin"; unspill undo > /dev/null
+    unspill run -q --apply -c "printf 'c\0d' > bin"; unspill redo; stat -c %a bin; head -c 1 bin"""
+    printed = """Redid op 1 (1 change), recorded as op 4. Undo: unspill undo
+    m bin  [mode 644 to 600]
+    bin: your edits since were kept
+    600\nc"""
+    expect(shell, script, printed=printed)
+
+
+def test_a_commit_is_redone_after_a_part_of_what_its_undo_held_was_applied_and_undone(shell: Shell) -> None:
+    script = """
+    git config --global user.name P; git config --global user.email p@example.org
+    git init -q -b main; git add -A; git commit -qm base
+    commit() { unspill run -q --hold -c "$1; git add -A; git commit -qm '$1'"; }
+    commit "echo > n"; unspill apply > /dev/null; commit "echo >> f"
+    unspill undo > /dev/null; unspill redo > /dev/null; commit "echo >> g"
+    unspill undo > /dev/null; unspill apply g n > /dev/null; unspill undo > /dev/null
+    unspill redo op1 2>&1 | grep ! || true; git log --format=%s"""
+    expect(shell, script, printed="echo > n\nbase")

@@ -17,7 +17,7 @@ import os
 import stat
 import time
 
-from unspill.apply.bases import digest_at, is_kept_content, unpack
+from unspill.apply.bases import LARGEST_DIGESTED, digest_at, is_kept_content, unpack
 from unspill.apply.draft import backup_problem, invert
 from unspill.apply.git_draft import (
     REPOSITORY_GONE,
@@ -409,12 +409,16 @@ class Reversal:
             # At most its bits have changed; size and time alone don't tell that
             self._merged[step.root, step.path] = None, mode, live
             return None
-        ours, theirs = (read_unchanged(*at, LARGEST_TEXT) for at in ((*live_at, live), (*backup_at, backup)))
+        ours, theirs = (read_unchanged(*at, LARGEST_DIGESTED) for at in ((*live_at, live), (*backup_at, backup)))
         if ours is None or theirs is None:
             return _CHANGED
         merged, base = theirs, unpack(kept)
-        if ours != theirs:
-            merge = None if base is None else merge_texts(base, ours, theirs)
+        if is_kept_content(kept, *backup_at, backup):
+            # The operation changed the bits alone
+            merged = ours
+        elif ours != theirs:
+            is_short = max(len(ours), len(theirs)) <= LARGEST_TEXT
+            merge = merge_texts(base, ours, theirs) if base is not None and is_short else None
             if merge is None or merge.clashes:
                 why = CHANGED if merge is None else f"you changed the same lines since: {merge.where()}"
                 return "conflict", why

@@ -165,6 +165,12 @@ def repository_of(path: bytes) -> bytes | None:
     return b"/".join(parts[: parts.index(GIT) + 1])
 
 
+def is_object(path: bytes) -> bool:
+    """Tell whether a path, relative to a root, is one of git's objects, a pack, or what git makes of these."""
+    top = repository_of(path)
+    return top is not None and part_of(path[len(top) + 1 :]) in ("object", "pack", "derived")
+
+
 def is_link(mode: bytes) -> bool:
     """Tell whether an entry of this mode is a symbolic link."""
     return mode[2] & 0xF0 == _LINK

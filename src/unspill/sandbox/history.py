@@ -53,7 +53,7 @@ from unspill.changes.render import name_here
 from unspill.changes.scan import Reader, read_up_to, scan
 from unspill.changes.select import ancestors
 from unspill.errors import RootRefused, UsageError
-from unspill.git.files import repository_of
+from unspill.git.files import is_object, repository_of
 from unspill.host.dirfd import Beneath
 from unspill.host.job import memory_file
 from unspill.host.overlay import hides_below
@@ -182,7 +182,8 @@ class HeldReversal:
         if self._is_run:
             return set()
         trees = taken_layers(self._store, SandboxId(self._operation.sandbox))
-        left = ((root, path) for root, path, inode in self._end.held or () if inode)
+        # An object that the project has is held no more, and decides nothing
+        left = ((root, path) for root, path, inode in self._end.held or () if inode and not is_object(path))
         taken = {(root, path) for root, path in left if not self._is_held(trees, root, path)}
         return taken | {(root, repository_of(path) or path) for root, path in taken}
 
