@@ -428,18 +428,8 @@ class Model:
         there = {path for path, (base, result) in moves.items() if base is None and is_dir(result)}
         expected.found |= {path for path in there if is_dir(self.live.get(path))}
         moves = {path: move for path, move in moves.items() if path not in expected.found}
-        if kind == "undo" and was.is_asked:
-            # What was put is held again, but not if it is gone, whatever is there now
-            gone = {
-                path for path, (after, _then) in moves.items() if after is not None and self.live.get(path) != after
-            }
-            expected.skipped |= gone
-            moves = {path: move for path, move in moves.items() if path not in gone}
-        if was.is_asked:
-            # What it left held was applied or discarded since
-            lost = {path for path, (_then, after) in was.held.items() if after is not None and path not in before}
-            expected.skipped |= {path for path in lost & moves.keys() if self.live.get(path) != moves[path].result}
-            moves = {path: move for path, move in moves.items() if path not in expected.skipped}
+        expected.skipped |= self._lost(was, kind, before, moves)
+        moves = {path: move for path, move in moves.items() if path not in expected.skipped}
         self._move(moves, expected, sandbox, may_merge=not was.is_asked, is_reversal=True)
         if expected.skipped.intersection(was.live) and not expected.operation.live:
             return expected
@@ -459,6 +449,18 @@ class Model:
         record(expected.operation.held, before, sandbox.held)
         sandbox.runs.setdefault(-1, set()).update(expected.operation.held)
         return expected
+
+    def _lost(self, was: Operation, kind: str, before: dict[str, Held], moves: dict[str, Held]) -> set[str]:
+        """Return where an operation that a person asked for can't be reversed any more."""
+        if not was.is_asked:
+            return set()
+        # What it left held was applied or discarded since
+        lost = {path for path, (_then, after) in was.held.items() if after is not None and path not in before}
+        lost = {path for path in lost & moves.keys() if self.live.get(path) != moves[path].result}
+        if kind == "undo":
+            # What was put is held again, but not if it is gone, whatever is there now
+            lost |= {path for path, (after, _then) in moves.items() if after not in (None, self.live.get(path))}
+        return lost
 
     def _reverse_held(self, number: int, before: dict[str, Held], expected: Expected) -> None:
         """Hold what was held before this operation, over what was done since."""
@@ -565,8 +567,7 @@ class Model:
         `side` says what becomes of conflicts at or below `tops`.
         """
         done: set[str] = set()
-        if sandbox is not None and not is_reversal:
-            moves = self._with_deleted(moves, sandbox)
+        moves = moves if sandbox is None or is_reversal else self._with_deleted(moves, sandbox)
         going = [path for path, (_base, result) in moves.items() if result is None and is_dir(self.live.get(path))]
         settled: set[str] = set()
         for path in sorted(set(moves).difference(going)):

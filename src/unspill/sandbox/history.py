@@ -800,14 +800,7 @@ def _reverse(
     *,
     is_dry: bool = False,
 ) -> Operation:
-    if wanted.ending != "done":
-        raise UsageError(f"op {wanted.number} was rolled back: there is nothing to undo")
-    if by := reversals_of(done).get(wanted.id):
-        raise _already_reversed(wanted, by)
-    journal = journal_of(project.store.state, wanted)
-    if journal is None or journal.end is None:
-        raise UsageError(f"the backup of op {wanted.number} is gone", remedy="See `keep_days` in the settings.")
-    _refuse_other_roots(journal)
+    journal = _reversible(project.store, wanted, done)
     later = LaterOperations(project.store, wanted)
     origin = project.store.operations.find(wanted.origin) if wanted.origin is not None else None
     first = wanted if origin is None else origin
@@ -834,6 +827,7 @@ def _reverse(
         is_dry=is_dry,
     )
     try:
+        assert journal.end is not None
         if not HeldReversal(project, journal, is_run=is_run) and not journal.end.restored:
             return operate(project.store, task)
         with lock_unless_given_up(project.store.state, SandboxId(wanted.sandbox), cancel_fd):
@@ -850,6 +844,23 @@ def _reverse(
             return made
     finally:
         forget_untracked(project)
+
+
+def _reversible(store: Store, wanted: Operation, done: Sequence[Operation]) -> Journal:
+    """Return the journal of an operation that can be reversed.
+
+    Raises:
+        UsageError: it was rolled back or reversed already, its backup is gone, or a root is another directory now.
+    """
+    if wanted.ending != "done":
+        raise UsageError(f"op {wanted.number} was rolled back: there is nothing to undo")
+    if by := reversals_of(done).get(wanted.id):
+        raise _already_reversed(wanted, by)
+    journal = journal_of(store.state, wanted)
+    if journal is None or journal.end is None:
+        raise UsageError(f"the backup of op {wanted.number} is gone", remedy="See `keep_days` in the settings.")
+    _refuse_other_roots(journal)
+    return journal
 
 
 def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task, held: HeldReversal) -> Task:
