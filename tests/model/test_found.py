@@ -1006,3 +1006,14 @@ def test_a_commit_is_redone_after_a_part_of_what_its_undo_held_was_applied_and_u
     unspill undo > /dev/null; unspill apply g n > /dev/null; unspill undo > /dev/null
     unspill redo op1 2>&1 | grep ! || true; git log --format=%s"""
     expect(shell, script, printed="echo > n\nbase")
+
+
+def test_a_deletion_is_still_held_after_undo_and_redo_of_a_commit_that_arrived_beside_the_branch(shell: Shell) -> None:
+    script = """
+    git config --global user.name P; git config --global user.email p@example.org
+    git init -q -b main; git add -A; git commit -qm base
+    unspill run -q --hold -c "echo run > n; git add n; git commit -qm run"
+    unspill run -q --sandbox b --apply -c "echo other > n; git add n; git commit -qm other"
+    unspill apply > /dev/null; unspill run -q --hold -c "rm n"; unspill changes
+    unspill undo > /dev/null; unspill redo > /dev/null; unspill changes"""
+    expect(shell, script, printed="1 deleted\nD n\n1 deleted\nD n")

@@ -298,8 +298,11 @@ class HeldReversal:
                 found.is_on_the_way or (found.inode == left_as and self._is_own(found, now_layers))
             )
             later = found.base if found is not None else self._base_above(root, path, place)
-            if was is not None and not is_own and _is_known(was.base) and was.base == later:
-                # A later run made its change from the same, so that is all that is held
+            # What came with a commit alone, a later run has not seen: it made its change from the project's own
+            has_seen = bool(left_as) or self._is_discard or (root, path) in self._steps
+            is_same = was is not None and _is_known(was.base) and was.base == later
+            if not is_own and (is_same or (later is not None and not has_seen)):
+                # Where a later run made its change from the same, that is all that is held
                 continue
             if found is not None and not is_own:
                 result[path] = self._made_from(root, found, was)
