@@ -1017,3 +1017,11 @@ def test_a_deletion_is_still_held_after_undo_and_redo_of_a_commit_that_arrived_b
     unspill apply > /dev/null; unspill run -q --hold -c "rm n"; unspill changes
     unspill undo > /dev/null; unspill redo > /dev/null; unspill changes"""
     expect(shell, script, printed="1 deleted\nD n\n1 deleted\nD n")
+
+
+def test_a_held_deletion_of_what_undo_and_redo_made_a_directory_again_is_applied(shell: Shell) -> None:
+    script = """
+    unspill run -q --apply -c "rm d/a; mkdir d/a; echo > d/a/n"
+    unspill run -q --hold -c "rm -rf d"; unspill run -q --hold -c "mkdir -m 755 d"
+    unspill undo > /dev/null; unspill undo op2 > /dev/null; unspill apply > /dev/null; ls d"""
+    expect(shell, script, printed="")

@@ -566,6 +566,10 @@ class BaseReader:
                 self.bases[path] = self._base_of(path, status)
                 if self.bases[path].kind == "dir":
                     waiting.append(path)
+        if is_whole:
+            # Each of them may be another change later: a run may have made again what was above
+            inner = {path: base for path, base in self.bases.items() if path.startswith(top + b"/")}
+            self.bases |= {path: base.replace(is_listed=True) for path, base in inner.items() if base.kind == "dir"}
         return is_whole
 
     def __enter__(self) -> BaseReader:
