@@ -34,8 +34,12 @@ from unspill.store.db import Store
 pytestmark = [pytest.mark.kernel, pytest.mark.any_bwrap]
 
 # A shell would say on stderr that its sleep was ended
-# Who wishes something moves it there: an empty file would be taken too
-SERVER = "exec 2>/dev/null; trap 'echo bye; exit' TERM; echo up; while :; do cat wish && rm wish; sleep 0.02; done"
+# Who wishes something moves it there: an empty file would be taken too. It goes at the end: what is removed in the
+# moment of a checkpoint, after its copy and before its apply, is seen again
+SERVER = (
+    "exec 2>/dev/null; trap 'rm -f wish; echo bye; exit' TERM; echo up; "
+    "until cat wish; do sleep 0.02; done; while :; do sleep 0.02; done"
+)
 DEADLINE_S = 30
 OPTIONS: dict[str, Any] = {"working_dir": None, "env": {}, "timeout": None, "after": None}
 
@@ -84,7 +88,7 @@ def test_a_background_run_shares_its_sandbox_with_the_next_runs_until_it_is_stop
     assert begun.stdout == b"Started run 1 in the background. Output: unspill logs 1. Stop: unspill stop 1\n"
     beside = cli("run", "--", "sh", "-c", "echo 2 > edited; echo new > w; mv w wish; echo out; echo err >&2; exit 3")
     assert (beside.returncode, beside.stdout) == (3, b"out\n")
-    # A checkpoint at its end: the server may have taken the wish by then
+    # A checkpoint at its end
     told = beside.stderr.decode().splitlines()
     assert told[0] == "err"
     assert "Applied as op 1. Undo: unspill undo" in told[1]
