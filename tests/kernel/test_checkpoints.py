@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from unspill.layers.checkpoint import LayerCopy
 from unspill.runner.background import BackgroundRun
 from unspill.runner.launcher import stop_launchers
 from unspill.runner.live import LiveSandbox
+from unspill.sandbox.checkpoints import SpanCopies
 from unspill.sandbox.live import Live
 from unspill.sandbox.terminal import Terminal
 
@@ -487,3 +489,31 @@ def test_a_commit_around_a_checkpoint_is_applied_at_the_end(ground: Ground, comm
 
 def until_end(run: BackgroundRun) -> bytes:
     return run.output(0)[0]
+
+
+# Until the last command has ended: overlayfs notes no deletion of what the project did not have yet
+SEEN_AGAIN = pytest.mark.xfail(strict=True, reason="a refresh shows what the checkpoint has put into the project")
+
+
+@pytest.mark.parametrize("where", ["in the project", pytest.param("inside", marks=SEEN_AGAIN)])
+def test_what_is_removed_between_a_copy_and_its_apply_stays_removed(
+    ground: Ground, live: Live, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    code = "import os; print('up', flush=True); input(); os.remove('made'); print('removed', flush=True); input()"
+    run = start(live, code, "apply")
+    keep_seen = SpanCopies._keep_seen
+
+    def remove_first(*given: Any) -> None:
+        monkeypatch.setattr(SpanCopies, "_keep_seen", keep_seen)
+        run.write(b"\n")
+        while b"removed" not in run.output(0, timeout=20)[0]:
+            time.sleep(0.02)
+        keep_seen(*given)
+
+    monkeypatch.setattr(SpanCopies, "_keep_seen", remove_first)
+    live.run("echo > made", after="apply")
+    is_seen = live.run("test -e made", after="apply").exit_code == 0
+    run.write(b"\n")
+    run.wait(20)
+    live.close()
+    assert not (is_seen if where == "inside" else (ground.project / "made").exists())
