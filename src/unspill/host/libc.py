@@ -238,23 +238,23 @@ def move_mount(mount_fd: int, dest_fd: int) -> None:
 
 
 def inotify_init() -> int:
-    """Return the descriptor of what tells of names that come and go in directories; it does not wait."""
+    """Return a new inotify descriptor; reading it does not wait."""
     return _check(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), "inotify_init1")
 
 
 def inotify_add_watch(fd: int, directory: bytes) -> int:
-    """Have names told that come and go in a directory; return the number that events of it have."""
+    """Watch a directory for names that come and go; return the number that its events have."""
     mask = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | _IN_ONLYDIR | _IN_DONT_FOLLOW | _IN_EXCL_UNLINK
     return _check(_libc.inotify_add_watch(fd, directory, mask), "inotify_add_watch")
 
 
 def inotify_rm_watch(fd: int, number: int) -> None:
-    """Hear no more of a directory, which may be gone already."""
+    """Stop watching a directory, which may be gone already."""
     _libc.inotify_rm_watch(fd, number)
 
 
 def inotify_read(fd: int) -> list[tuple[int, int, bytes]]:
-    """Return what has happened since: of each event the number of its directory, what it is, and the name."""
+    """Return the events that wait to be read: of each the number of its directory, its kind and the name."""
     found = []
     try:
         while raw := os.read(fd, 1 << 16):

@@ -55,13 +55,13 @@ class Outside:
     """Watches some live directories until it is closed, and calls `look` when names have come or gone in them.
 
     Raises:
-        OSError: there is no more to be had of what tells.
+        OSError: the user has no inotify instance, descriptor or thread left.
     """
 
     def __init__(self, roots: Sequence[bytes], look: Look) -> None:
         self._roots = roots
         self._look = look
-        # Whoever has it may change what follows; it is never held during a look
+        # Guards what follows; it is never held during a look
         self._lock = allocate_lock()
         self._inotify = libc.inotify_init()
         try:

@@ -178,7 +178,7 @@ class HeldReversal:
         return self._trees
 
     def find_taken(self) -> set[tuple[bytes, bytes]]:
-        """Return where what the operation left held was applied or discarded since, with repositories that have it."""
+        """Return the paths that the operation left held and that are not held any more, with their repositories."""
         if self._is_run:
             return set()
         trees = taken_layers(self._store, SandboxId(self._operation.sandbox))
