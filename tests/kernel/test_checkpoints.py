@@ -311,6 +311,26 @@ def test_what_the_person_edits_under_a_busy_sandbox_is_a_conflict(live: Live, gr
     assert (ground.project / "mine").read_text() == "inside\n"
 
 
+@pytest.mark.parametrize("second", ["echo 2 > made/g; mv dir/a dir/b; echo > dir/a", "chmod 750 ."])
+@pytest.mark.parametrize("by", ["checkpoint", "program"])
+def test_what_a_checkpoint_has_changed_in_a_directory_is_no_edit_of_the_persons(
+    live: Live, ground: Ground, second: str, by: str
+) -> None:
+    """Neither at the next one nor at the end: nothing is held as deleted or changed in the meantime."""
+    ground.write("dir/a", "a\n")
+    run = start(live, "import os; print('up', flush=True); os.system(input())", "apply")
+    live.run("mkdir made; echo 1 > made/f; chmod 600 dir/a; echo > dir/new", after="apply")
+    result = live.run(second, after="apply") if by == "checkpoint" else None
+    run.write(b"\n" if by == "checkpoint" else second.encode() + b"\n")
+    result = result or run.wait(20)
+    assert result is not None
+    assert result.operation is not None
+    assert not result.operation.left
+    live.close()
+    assert {*os.listdir(ground.project / "dir")} == ({"a", "new"} if "chmod" in second else {"a", "b", "new"})
+    assert ("chmod" in second) == (stat.S_IMODE(ground.project.stat().st_mode) == 0o750)
+
+
 # Its child waits for the other end of a FIFO before it becomes another program
 IN_VFORK = """
 import os

@@ -445,7 +445,15 @@ def _digest_content(dir_fd: int, name: bytes, status: os.stat_result) -> bytes:
 class BaseReader:
     """Reads what changes were made from, within the bounds, as far as nobody has changed it since."""
 
-    def __init__(self, root: bytes, mask: bytes | None, lower: Sequence[bytes] = (), *, may_read: bool = True) -> None:
+    def __init__(
+        self,
+        root: bytes,
+        mask: bytes | None,
+        lower: Sequence[bytes] = (),
+        explains: Explains | None = None,
+        *,
+        may_read: bool = True,
+    ) -> None:
         """`lower` are the layers beneath that of the changes. Unless it `may_read`, no content is read."""
         self.bases: dict[bytes, Base] = {}
         self.texts = KeptTexts()
@@ -454,6 +462,7 @@ class BaseReader:
         self._root = root
         self._mask = mask
         self._lower = lower
+        self._explains = explains
         # Paths at which, or above which, another directory may be than the run saw
         self.moved: Mapping[bytes, bool] = {}
         self._may_read = may_read
@@ -510,13 +519,14 @@ class BaseReader:
                 # The run made it
                 return False
             try:
-                if os.fstat(self.live.directory(above)).st_mtime_ns >= mark_ns:
-                    return True
+                self.live.directory(above)
             except NotADirectoryError:
                 # Held runs have put a directory there
                 return False
             except OSError:
                 continue
+            if has_other_names(self.live, above, mark_ns, self._explains):
+                return True
         return False
 
     def _find(self, path: bytes, mark_ns: int) -> os.stat_result | None:
@@ -586,19 +596,21 @@ def keep_seen_bases(
     mark_ns: int,
     changes: Iterable[Change],
     taken_away: TakenAway | None = None,
+    explains: Explains | None = None,
     *,
     may_read: bool = True,
 ) -> None:
     """Keep for the layer of a run what it saw where it changed something, as far as nobody has changed that since.
 
     Of what lower layers change, those keep it. What is masked no run has seen. Where somebody watched the live tree, it
-    is known which names were `taken_away`, and that directories were not exchanged.
+    is known which names were `taken_away`, and that directories were not exchanged. What an operation of ours changed
+    there, `explains` knows.
     """
     lower = [sealed.upper for sealed in stack.sealed if sealed.id != layer]
     changes = tuple(changes)
     moves = Moves(changes, stack.live, *lower)
-    with BaseReader(stack.live, stack.mask, lower, may_read=may_read) as reader:
-        moved = find_moved(reader.live, changes, lambda _change: mark_ns)
+    with BaseReader(stack.live, stack.mask, lower, explains, may_read=may_read) as reader:
+        moved = find_moved(reader.live, changes, lambda _change: mark_ns, explains)
         covered = {one.path for one in changes if taken_away is not None and taken_away.covers(one.path)}
         if not (may_read or moved or covered):
             # What times tell at the apply is all there is to know

@@ -268,7 +268,7 @@ class OwnEntries:
     def unedited(self, root: bytes, paths: Iterable[bytes], mark: int) -> set[bytes]:
         """Return the directories above some paths in which nobody else has changed anything since a mark."""
         found: set[bytes] = set()
-        for directory in {path.rpartition(b"/")[0] for path in paths}:
+        for directory in {path.rpartition(b"/")[0] or b"." for path in paths}:
             try:
                 status = os.lstat(root + b"/" + directory)
             except OSError:
@@ -296,6 +296,7 @@ class OwnEntries:
 
     def explains(self, path: bytes, status: os.stat_result) -> bool:
         """Tell whether this is such an entry, and unchanged since; what others put into a directory is no change."""
+        path = path or b"."
         if status.st_ctime_ns < self._filled.get(path, 0):
             return True
         entry, until = self._known.get(path, (None, 0))

@@ -14,7 +14,7 @@ import os
 import time
 
 from unspill.apply.bases import keep_seen_bases
-from unspill.apply.recover import OwnEntries
+from unspill.apply.recover import OwnEntries, RolledBackEntries
 from unspill.changes.scan import join, scan
 from unspill.changes.select import with_parents
 from unspill.errors import SandboxUnavailable
@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from unspill.apply.bases import Explains
     from unspill.layers.lifecycle import OpenRun
     from unspill.model.change import Selection
     from unspill.model.operation import Operation
@@ -68,6 +69,9 @@ class SpanCopies:
         self._project = project
         self._copies: dict[bytes, tuple[LayerId, LayerCopy]] = {}
         self.own: dict[bytes, OwnEntries] = {root: OwnEntries() for root in project.roots}
+        self.explained: dict[bytes, Explains] = {
+            root: RolledBackEntries(project.store, project.path, root, own).explains for root, own in self.own.items()
+        }
 
     def take(
         self, live: LiveSandbox, under_way: OpenRun, plan: Plan, selection: Selection | None = None, *, is_applied: bool
@@ -158,8 +162,8 @@ class SpanCopies:
             stack = next(stack for stack in under_way.stacks if stack.live == part.root)
             assert stack.open is not None
             layer, mark_ns = self._copies[part.root][0], stack.open.mark.ctime_ns
-            taken = taken_away.get(part.root)
-            keep_seen_bases(self._project.store, stack, layer, mark_ns, part.changes, taken, may_read=False)
+            taken, explains = taken_away.get(part.root), self.explained[part.root]
+            keep_seen_bases(self._project.store, stack, layer, mark_ns, part.changes, taken, explains, may_read=False)
 
     def settle(self) -> None:
         """Mark in the layers what is gone since the last checkpoint: it may be in the project."""

@@ -431,7 +431,7 @@ def _seal_and_apply(
     is_seen = after != "apply" or any(stack.sealed for stack in under_way.stacks)
     if is_seen or under_way.taken_away:
         # What is applied at once needs no texts
-        keep_seen(project, under_way, changes, may_read=is_seen)
+        keep_seen(project, under_way, changes, None if copies is None else copies.explained, may_read=is_seen)
     if after != "apply":
         remove_unchanged(changes, under_way)
     stacks = seal_run(project.store, under_way, ended)

@@ -57,10 +57,11 @@ from unspill.sandbox.secrets import load_masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
     from unspill.apply import bases
+    from unspill.apply.bases import Explains
     from unspill.changes import scan as changes_scan
     from unspill.git import frozen
     from unspill.host import cgroup
@@ -261,17 +262,25 @@ def keep_bases(project: Project, under_way: OpenRun, changes: ChangeSet | None) 
             frozen.keep_frozen(stack.base, base_dir(state, stack.open.id))
 
 
-def keep_seen(project: Project, under_way: OpenRun, changes: ChangeSet | None, *, may_read: bool = True) -> None:
+def keep_seen(
+    project: Project,
+    under_way: OpenRun,
+    changes: ChangeSet | None,
+    explained: Mapping[bytes, Explains] | None = None,
+    *,
+    may_read: bool = True,
+) -> None:
     """Keep what a run saw where it changed something, so that the person's edits are known and can be merged.
 
-    Unless it `may_read`, the content is not kept.
+    What checkpoints changed in a root is `explained`. Unless it `may_read`, the content is not kept.
     """
     taken_away = dict(under_way.taken_away)
     for stack in under_way.stacks:
         part = () if changes is None else changes.of_root(stack.live)
         if stack.open is not None and part:
             layer, mark_ns, taken = stack.open.id, stack.open.mark.ctime_ns, taken_away.get(stack.live)
-            bases.keep_seen_bases(project.store, stack, layer, mark_ns, part, taken, may_read=may_read)
+            explains = explained[stack.live] if explained else None
+            bases.keep_seen_bases(project.store, stack, layer, mark_ns, part, taken, explains, may_read=may_read)
             _watch(project, _changed_again(project.store, stack, part))
 
 
