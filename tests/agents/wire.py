@@ -107,7 +107,9 @@ class Wire:
         with self._news:
             while missing := [one for one in wanted if one not in self._answers]:
                 assert self.process.poll() is None, f"the server has ended: {self.log.read_text()[-3000:]}"
-                assert time.monotonic() < end, f"no answer to {missing}: {self.log.read_text()[-3000:]}"
+                assert time.monotonic() < end, (
+                    f"no answer to {missing}, wrong: {self.wrong}: {self.log.read_text()[-3000:]}"
+                )
                 self._news.wait(0.2)
             return [self._answers.pop(one) for one in wanted]
 

@@ -5,16 +5,17 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.kernel.files_errors import ERRORS, SECRET, lay_out
 from tests.support import HOST_ROOT, Ground, kinds, printed, short
-from unspill import FileError, Sandbox, SandboxFiles
+from unspill import FileError, RunResult, Sandbox, SandboxFiles
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.model.policy import MIB
+from unspill.sandbox.apply import apply_run
 from unspill.sandbox.files import SandboxTree, read_bytes
 
 pytestmark = pytest.mark.kernel
@@ -279,6 +280,28 @@ def test_a_write_waits_for_a_run_and_a_read_does_not(ground: Ground) -> None:
     files.write("file", "write")
     assert not runner.is_alive()
     assert files.read("file").text() == "write"
+
+
+def test_a_run_that_is_alone_sees_what_is_just_being_applied_and_neither_waits_for_ever(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is applied has left the layers to whoever comes, and has the sandbox's lock until it is done."""
+    ground.write("file", "one\n")
+    sandbox = ground.sandbox()
+    with ThreadPoolExecutor(1) as pool:
+        coming: list[Future[RunResult]] = []
+
+        def apply_late(*given: Any, **named: Any) -> Any:
+            monkeypatch.undo()
+            coming.append(pool.submit(sandbox.run, "cat file > copy", after="apply", alone=True))
+            time.sleep(0.5)
+            return apply_run(*given, **named)
+
+        monkeypatch.setattr("unspill.sandbox.apply.apply_run", apply_late)
+        first = sandbox.run("echo two >> file", after="apply")
+        second = coming[0].result(20)
+    assert (first.held, second.held) == (False, False)
+    assert (ground.project / "copy").read_text() == "one\ntwo\n"
 
 
 def test_what_is_at_a_path_is_what_commands_find_there(ground: Ground, engine: str) -> None:

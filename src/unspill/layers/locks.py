@@ -158,18 +158,16 @@ class StackUse:
 
     __slots__ = ("_fd", "is_alone")
 
-    def __init__(self, state: bytes, sandbox: SandboxId, *, alone: bool) -> None:
-        """Join the others; with `alone` try to be the only one, and say in `is_alone` whether that succeeded."""
+    def __init__(self, state: bytes, sandbox: SandboxId) -> None:
+        """Try to be the only one, and join the others if there are some; `is_alone` says which. The lock must be held.
+
+        Nobody is waited for: a run that is alone may itself wait for the lock, at its end. It keeps the layers as well.
+        """
         self._fd: int | None = _open(lock_file(state, sandbox) + b".use")
-        self.is_alone = False
         try:
-            if alone:
-                self.is_alone = self.try_take(fcntl.LOCK_EX)
+            self.is_alone = self.try_take(fcntl.LOCK_EX)
             if not self.is_alone:
-                fcntl.flock(self._fd, fcntl.LOCK_SH)
-        except OSError as error:
-            self.release()
-            raise _unavailable(error) from error
+                self.try_take(fcntl.LOCK_SH)
         except BaseException:
             self.release()
             raise

@@ -181,7 +181,7 @@ def apply_held(project: Project, request: ApplyRequest, own: Mapping[bytes, OwnE
         SandboxUnavailable: the caller gave up; nothing was changed.
     """
     end_interrupted(project.store)
-    with StackUse(project.store.state, project.row.id, alone=True) as use:
+    with StackUse(project.store.state, project.row.id) as use:
         stacks = load_masked(project)
         _refuse_another_project(project, stacks)
         try:

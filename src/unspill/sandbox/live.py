@@ -556,13 +556,13 @@ class Live:
         state, sandbox = self._project.store.state, self._project.row.id
         if self._is_isolated:
             return begin_use(self._project, spec)
-        if spec.after == "discard":
-            return StackUse(state, sandbox, alone=False)
         try:
             # Not beside a run that is to be alone
             use = RunUse(state, sandbox, spec.cancel_fd, on_wait=lambda: tell_waiting(self._project, spec))
         except GivenUp:
             return None
+        if spec.after == "discard":
+            return use
         locks = _Locks(use)
         try:
             locks.lock = wait_for_lock(state, sandbox, spec.cancel_fd, lambda: tell_waiting(self._project, spec))

@@ -397,7 +397,7 @@ def _take_alone(store: Store, rows: Iterable[SandboxRow], stack: ExitStack) -> N
         if not lock.try_acquire():
             raise _busy(row.name)
         stack.callback(lock.release)
-        use = stack.enter_context(StackUse(store.state, row.id, alone=True))
+        use = stack.enter_context(StackUse(store.state, row.id))
         if not use.is_alone or running_in(store, (row,)):
             raise _busy(row.name)
     if os.listdir(store.state + b"/pending"):

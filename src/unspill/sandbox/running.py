@@ -207,7 +207,7 @@ def begin_use(project: Project, spec: RunSpec) -> RunUse | None:
         return None
     try:
         if spec.after != "discard":
-            if not _wait_for_keeper(project, spec):
+            if not _wait_for_ending(project, spec):
                 use.release()
                 return None
             hold_left(project, spec)
@@ -217,16 +217,16 @@ def begin_use(project: Project, spec: RunSpec) -> RunUse | None:
     return use
 
 
-def _wait_for_keeper(project: Project, spec: RunSpec) -> bool:
-    """Refuse a run beside those that a keeper has; wait for one that ends, so that this run sees what they changed.
+def _wait_for_ending(project: Project, spec: RunSpec) -> bool:
+    """Refuse a run beside those that a keeper has; wait for one that ends, so that this run sees what it changed.
 
-    False if the caller gave up before.
+    A run that is alone waits for any that is being applied. False if the caller gave up before.
 
     Raises:
         SandboxUnavailable: background runs use the sandbox.
     """
     state, sandbox = project.store.state, project.row.id
-    if os.path.exists(keeper_files(state, sandbox)[0]):
+    if spec.alone or os.path.exists(keeper_files(state, sandbox)[0]):
         refuse_kept(state, sandbox)
         lock = wait_for_lock(state, sandbox, spec.cancel_fd, lambda: tell_waiting(project, spec))
         if lock is None:

@@ -25,6 +25,7 @@ from unspill.layers.locks import (
     RootLocks,
     RunUse,
     SandboxLock,
+    StackUse,
     find_own_flock,
     lock_sandbox,
     refuse_given_up,
@@ -197,6 +198,15 @@ def test_a_filesystem_that_fails_where_layers_are_taken_is_said(
     with pytest.raises(SandboxUnavailable, match="can't be locked: No space left on device"):
         TAKERS[taker](ground.store.state, ground.sandbox.id)
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_an_operation_does_not_wait_for_a_run_that_is_alone(ground: Ground) -> None:
+    """Such a run may itself wait for the lock, which the operation has. Control: beside nobody it is alone."""
+    state, sandbox = ground.store.state, ground.sandbox.id
+    with RunUse(state, sandbox, None, alone=True), StackUse(state, sandbox) as use:
+        assert not use.is_alone
+    with StackUse(state, sandbox) as use:
+        assert use.is_alone
 
 
 @contextmanager
