@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a live sandbox that is never quiet: exact as of one moment, applied, undone, and told."""
 
+import errno
 import os
 import shlex
 import signal
@@ -24,6 +25,7 @@ from unspill.layers.checkpoint import LayerCopy
 from unspill.runner.background import BackgroundRun
 from unspill.runner.launcher import stop_launchers
 from unspill.runner.live import LiveSandbox
+from unspill.sandbox.apply import _without_claims
 from unspill.sandbox.checkpoints import SpanCopies
 from unspill.sandbox.live import Live
 from unspill.sandbox.terminal import Terminal
@@ -331,6 +333,108 @@ def test_what_a_checkpoint_has_changed_in_a_directory_is_no_edit_of_the_persons(
     assert ("chmod" in second) == (stat.S_IMODE(ground.project.stat().st_mode) == 0o750)
 
 
+# What is done first, then the person deletes the file, then what is done until a run writes it
+DELETED = {
+    "its directory has other bits": (["chmod 750 dir; echo x >> dir/a"], "dir/a", ["chmod 700 dir"]),
+    "not watched": (["chmod 750 node_modules; echo x >> node_modules/a; echo > new"], "node_modules/a", []),
+    "moved there": (["mkdir -p made/node_modules; mv a made/node_modules/a; echo > new"], "made/node_modules/a", []),
+}
+PROGRAM = "import os; print('up', flush=True); os.system(input())"
+
+
+def write(live: Live, run: BackgroundRun, command: str, by: str) -> None:
+    """Do something in a sandbox, by a command beside the program or by the program at its end."""
+    if by == "checkpoint":
+        live.run(command, after="apply")
+    else:
+        run.write(command.encode() + b"\n")
+        run.wait(20)
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "program"])
+@pytest.mark.parametrize("case", DELETED)
+def test_what_the_person_deletes_after_a_checkpoint_is_not_brought_back(
+    live: Live, ground: Ground, case: str, by: str
+) -> None:
+    first, path, then = DELETED[case]
+    for name in ("a", "dir/a", "node_modules/a"):
+        ground.write(name, "a\n")
+    run = start(live, PROGRAM, "apply")
+    for command in first:
+        live.run(command, after="apply")
+    (ground.project / path).unlink()
+    for command in then:
+        live.run(command, after="apply")
+    write(live, run, f"echo y >> {path}", by)
+    assert not (ground.project / path).exists()
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "program"])
+@pytest.mark.parametrize("directory", [".", "dir"])
+def test_nor_where_nothing_can_be_watched(
+    live: Live, ground: Ground, monkeypatch: pytest.MonkeyPatch, directory: str, by: str
+) -> None:
+    def refuse(*_given: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("unspill.runner.live.Outside", refuse)
+    ground.write(f"{directory}/a", "a\n")
+    run = start(live, PROGRAM, "apply")
+    live.run(f"chmod 750 {directory}; echo x >> {directory}/a; echo > new", after="apply")
+    (ground.project / directory / "a").unlink()
+    write(live, run, f"echo y >> {directory}/a", by)
+    assert not (ground.project / directory / "a").exists()
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "program"])
+@pytest.mark.parametrize("directory", ["dir", "node_modules"])
+def test_nor_what_they_delete_while_a_checkpoint_is_applied(
+    live: Live, ground: Ground, monkeypatch: pytest.MonkeyPatch, directory: str, by: str
+) -> None:
+    ground.write(f"{directory}/a", "a\n")
+    run = start(live, PROGRAM, "apply")
+    live.run(f"echo x >> {directory}/a; echo > new", after="apply")
+
+    def delete_first(*given: Any) -> Any:
+        monkeypatch.undo()
+        (ground.project / directory / "a").unlink()
+        return _without_claims(*given)
+
+    monkeypatch.setattr("unspill.sandbox.apply._without_claims", delete_first)
+    live.run(f"echo > {directory}/b", after="apply")
+    write(live, run, f"echo y >> {directory}/a", by)
+    assert not (ground.project / directory / "a").exists()
+
+
+# What is done first in the directory in which the person exchanges `d`
+EXCHANGED = {
+    ".": "chmod 750 .; echo x >> d/f; echo > new",
+    "dir": "chmod 750 dir; echo x >> dir/d/f; echo > dir/new",
+    "node_modules": "chmod 750 node_modules; echo x >> node_modules/d/f; echo > node_modules/new",
+    "moved": "mkdir moved; mv d moved/d; echo x >> moved/d/f",
+    "made": "mkdir -p made/d; echo x > made/d/f",
+}
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "program"])
+@pytest.mark.parametrize("directory", EXCHANGED)
+def test_nothing_is_written_to_a_directory_that_the_person_put_there_after_a_checkpoint(
+    live: Live, ground: Ground, directory: str, by: str
+) -> None:
+    """Nor if they have filled it since, so that its own times do not tell."""
+    for name in (".", "dir", "node_modules"):
+        ground.write(f"{name}/d/f", "f\n")
+    ground.write("other/f", "mine\n")
+    run = start(live, PROGRAM, "apply")
+    live.run(EXCHANGED[directory], after="apply")
+    place = ground.project / directory / "d"
+    place.rename(ground.project.parent / "gone")
+    (ground.project / "other").rename(place)
+    (place / "fill").write_text("fill\n")
+    write(live, run, f"echo y >> {directory}/d/f", by)
+    assert (place / "f").read_text() == "mine\n"
+
+
 # Its child waits for the other end of a FIFO before it becomes another program
 IN_VFORK = """
 import os
@@ -403,18 +507,17 @@ if not child:
     os.kill(os.getpid(), signal.SIGSTOP)
     open("woken", "w").close()
 os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOWAIT)
-count = 0
-def note(*_): global count; count += 1
-signal.signal(signal.SIGUSR1, note)
+# Of this one as many come as were sent
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
 print("up", flush=True)
-while count < 20: time.sleep(0.001)
+for _ in range(20): signal.sigwait([signal.SIGRTMIN])
 open("heard", "w").close()
 time.sleep(1000)
 """
     run = start(live, code)
     for _ in range(20):
         live.checkpoint()
-        run.signal(signal.SIGUSR1)
+        run.signal(signal.SIGRTMIN)
         time.sleep(0.005)
     deadline = time.monotonic() + 20
     seen: dict[str, str] = {}

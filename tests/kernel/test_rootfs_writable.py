@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import tarfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,11 @@ import pytest
 
 from tests.rootfs_tree import make_small_tree
 from tests.support import Ground, kinds, printed
-from unspill import Sandbox
+from unspill import RunResult, Sandbox
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import RootfsSpec
 from unspill.rootfs.build import tree_digest
+from unspill.sandbox.apply import apply_run
 from unspill.sandbox.rootfs import RootfsRegistry, keep_rootfs
 from unspill.sandbox.rootfs_use import discard_layers, layers_of
 
@@ -50,6 +53,28 @@ def test_the_project_is_changed_as_ever(ground: Ground, tree: Path) -> None:
     result = writable(ground, tree).run("echo a > /workspace/a; echo b > /usr/b", after="apply")
     assert kinds(result.changes) == {"a": "added"}
     assert (ground.project / "a").read_text() == "a\n"
+
+
+def test_a_run_sees_what_the_one_before_is_just_applying(
+    ground: Ground, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such runs wait for each other, also for the apply."""
+    sandbox = writable(ground, tree)
+    ground.write("file", "one\n")
+    with ThreadPoolExecutor(1) as pool:
+        coming: list[Future[RunResult]] = []
+
+        def apply_late(*given: Any, **named: Any) -> Any:
+            monkeypatch.undo()
+            coming.append(pool.submit(sandbox.run, "sleep 1; echo three >> file", after="apply"))
+            time.sleep(0.5)
+            return apply_run(*given, **named)
+
+        monkeypatch.setattr("unspill.sandbox.apply.apply_run", apply_late)
+        first = sandbox.run("echo two >> file", after="apply")
+        second = coming[0].result(20)
+    assert (first.held, second.held) == (False, False)
+    assert (ground.project / "file").read_text() == "one\ntwo\nthree\n"
 
 
 @pytest.mark.parametrize("ending", ["discarded", "timed out"])

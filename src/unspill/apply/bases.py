@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from unspill.model.run import LayerId, Stack, TakenAway
     from unspill.store.db import Store
 
-    # Says of an entry that is not older than a mark whether that was us
-    Explains = Callable[[bytes, os.stat_result, int], bool]
+    class Explains(Protocol):
+        """Says of an entry that is not older than a mark whether that was us; with `names`, of what is in it."""
+
+        def __call__(self, path: bytes, status: os.stat_result, mark: int, *, names: bool = False) -> bool: ...
 
     class LayerMarks(Protocol):
         """Says of a path which layer of a stack was the first to change it."""
@@ -350,7 +352,7 @@ def has_other_names(live: Beneath, directory: bytes, mark: int, explains: Explai
     found = os.fstat(live.root_fd) if not directory else find_directory(live, directory)
     if found is None or found.st_mtime_ns < mark:
         return False
-    return explains is None or not explains(directory, found, mark)
+    return explains is None or not explains(directory, found, mark, names=True)
 
 
 def find_directory(live: Beneath, path: bytes) -> os.stat_result | None:

@@ -51,7 +51,7 @@ from unspill.store.layers import LayerRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
     from unspill.apply.journal import End, Journal
     from unspill.model.operation import Entry, GitEnding, GitStep, Operation, Step
@@ -227,9 +227,13 @@ class RolledBackEntries:
         self._own = own
         self._known: Known | None = None
 
-    def explains(self, path: bytes, status: os.stat_result, mark: int) -> bool:
-        """Tell whether an entry that is not older than a mark was so before we touched it, and is unchanged since."""
-        if self._own is not None and self._own.explains(path, status):
+    def explains(self, path: bytes, status: os.stat_result, mark: int, *, names: bool = False) -> bool:
+        """Tell whether an entry that is not older than a mark was so before we touched it, and is unchanged since.
+
+        With `names` what is in a directory is unchanged too.
+        """
+        own = self._own
+        if own is not None and (own.explains_names(path, status) if names else own.explains(path, status)):
             return True
         if self._known is None:
             self._known = self._read()
@@ -262,48 +266,73 @@ class OwnEntries:
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[Entry, int]] = {}
-        # Directories that were changed by what came and went in them, and until when only by that
+        # Directories in which only we have put or taken anything, and until when
         self._filled: dict[bytes, int] = {}
 
-    def unedited(self, root: bytes, paths: Iterable[bytes], mark: int) -> set[bytes]:
-        """Return the directories above some paths in which nobody else has changed anything since a mark."""
-        found: set[bytes] = set()
-        for directory in {path.rpartition(b"/")[0] or b"." for path in paths}:
+    def unedited(self, root: bytes, paths: Iterable[bytes], mark: int) -> dict[bytes, dict[bytes, int]]:
+        """Return the directories at or above some paths that nobody else has changed since a mark, with their names."""
+        found: dict[bytes, dict[bytes, int]] = {}
+        for directory in {one for path in paths for one in (path, path.rpartition(b"/")[0] or b".")}:
             try:
                 status = os.lstat(root + b"/" + directory)
             except OSError:
                 continue
-            if status.st_ctime_ns < mark or self.explains(directory, status):
-                found.add(directory)
+            is_unedited = status.st_ctime_ns < mark or self.explains_names(directory, status)
+            if stat.S_ISDIR(status.st_mode) and is_unedited:
+                found[directory] = _names_in(root + b"/" + directory)
         return found
 
-    def note(self, store: Store, operation: Operation, root: bytes, unedited: Set[bytes]) -> None:
-        """Take in what an operation has done; directories that were `unedited` before it are so after it."""
+    def note(
+        self, store: Store, operation: Operation, root: bytes, unedited: Mapping[bytes, Mapping[bytes, int]]
+    ) -> None:
+        """Take in what an operation has done; directories that were `unedited` before it are so after it.
+
+        Not those in which a name is another than before that the operation did not touch.
+        """
         journal = journal_of(store.state, operation)
         if journal is None or journal.end is None or root not in operation.roots:
             return
         index = operation.roots.index(root)
         until = journal.end.operation.marks[index]
-        self._filled.update(dict.fromkeys(unedited, until))
+        own = {journal.steps[number].path for number in journal.end.done if journal.steps[number].root == index}
+        for directory, before in unedited.items():
+            after = _names_in(root + b"/" + directory)
+            above = b"" if directory == b"." else directory + b"/"
+            if all(above + name in own for name, _inode in before.items() ^ after.items()):
+                self._filled[directory] = until
         for step in (journal.steps[number] for number in journal.end.done):
             entry = step.before if step.action == "set_metadata" else step.after
             if step.root != index:
                 continue
             if entry is None or step.action == "take":
                 self._known.pop(step.path, None)
+                self._filled.pop(step.path, None)
             else:
                 self._known[step.path] = entry, until
+                if step.action == "put" and entry.kind == "dir":
+                    self._filled[step.path] = until
+
+    def explains_names(self, path: bytes, status: os.stat_result) -> bool:
+        """Tell whether nobody else has put anything into a directory, or taken anything out of it."""
+        return status.st_ctime_ns < self._filled.get(path or b".", 0)
 
     def explains(self, path: bytes, status: os.stat_result) -> bool:
         """Tell whether this is such an entry, and unchanged since; what others put into a directory is no change."""
-        path = path or b"."
-        if status.st_ctime_ns < self._filled.get(path, 0):
+        if self.explains_names(path, status):
             return True
-        entry, until = self._known.get(path, (None, 0))
+        entry, until = self._known.get(path or b".", (None, 0))
         if entry is None or not matches(status, entry):
             return False
         is_filled = entry.kind == "dir" and status.st_ctime_ns == status.st_mtime_ns
         return status.st_ctime_ns < until or is_filled
+
+
+def _names_in(directory: bytes) -> dict[bytes, int]:
+    try:
+        with os.scandir(directory) as entries:
+            return {entry.name: entry.inode() for entry in entries}
+    except OSError:
+        return {}
 
 
 def _recover(store: Store, operation: OperationId) -> Operation | None:

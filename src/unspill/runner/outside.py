@@ -22,7 +22,7 @@ from _thread import allocate_lock, start_new_thread
 from collections import deque
 
 from unspill.host import libc
-from unspill.host.overlay import ORIGIN, is_whiteout, list_attributes
+from unspill.host.overlay import is_whiteout
 from unspill.model.run import TakenAway
 
 TYPE_CHECKING = False
@@ -130,11 +130,10 @@ class Outside:
 
     def excuse(self, paths: Collection[bytes]) -> None:
         """Take note that these went because unspill has put something there, not the person."""
-        own = TakenAway(names=frozenset(paths))
         with self._lock:
             self._drain()
             for names in (self._gone, self._written):
-                names.difference_update({(root, path) for root, path in names if own.covers(root + b"/" + path)})
+                names.difference_update({(root, path) for root, path in names if root + b"/" + path in paths})
 
     def taken_away(self) -> tuple[tuple[bytes, TakenAway], ...]:
         """Return by root what was taken away and may have been written, and what was watched."""
@@ -150,12 +149,11 @@ class Outside:
         return tuple((root, of(root)) for root in self._uppers if root in self._roots)
 
     def is_in_layer(self, name: Name) -> bool:
-        """Tell whether a layer has something at a path that may have been made from what was there."""
+        """Tell whether a layer has something at a path that may be what was there, or was made from it."""
         root, path = name
         place = self._uppers.get(root, b"") + b"/" + path
         try:
-            found = os.lstat(place)
-            return not is_whiteout(found) and (not stat.S_ISDIR(found.st_mode) or ORIGIN in list_attributes(place))
+            return not is_whiteout(os.lstat(place))
         except OSError:
             return False
 
@@ -230,7 +228,9 @@ class Outside:
                 above = root, path.rpartition(b"/")[0]
                 if path and above in self._watched:
                     self._watched[above][1].add(name)
-                if is_new or os.lstat(place).st_ctime_ns < self._begun_ns - _TICKS_NS:
+                is_old = os.lstat(place).st_ctime_ns < self._begun_ns - _TICKS_NS
+                # In a new one that a run wrote to, somebody may have been before it was watched
+                if is_old or (is_new and not self.is_in_layer(name)):
                     self._known.add(name)
             except OSError as error:
                 # It is gone or closed to us, or there are no more

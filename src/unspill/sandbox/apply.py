@@ -930,7 +930,7 @@ def apply_checkpoint(
         return Applied(is_held=True, problem=error.message)
     if operation.number:
         for root, entries in own.items():
-            entries.note(project.store, operation, root, unedited.get(root, set()))
+            entries.note(project.store, operation, root, unedited.get(root, {}))
     return _as_applied(project, operation)
 
 

@@ -207,7 +207,7 @@ def begin_use(project: Project, spec: RunSpec) -> RunUse | None:
         return None
     try:
         if spec.after != "discard":
-            if not _wait_for_ending(project, spec):
+            if not _wait_for_ending(project, spec, use):
                 use.release()
                 return None
             hold_left(project, spec)
@@ -217,7 +217,7 @@ def begin_use(project: Project, spec: RunSpec) -> RunUse | None:
     return use
 
 
-def _wait_for_ending(project: Project, spec: RunSpec) -> bool:
+def _wait_for_ending(project: Project, spec: RunSpec, use: RunUse) -> bool:
     """Refuse a run beside those that a keeper has; wait for one that ends, so that this run sees what it changed.
 
     A run that is alone waits for any that is being applied. False if the caller gave up before.
@@ -226,7 +226,7 @@ def _wait_for_ending(project: Project, spec: RunSpec) -> bool:
         SandboxUnavailable: background runs use the sandbox.
     """
     state, sandbox = project.store.state, project.row.id
-    if spec.alone or os.path.exists(keeper_files(state, sandbox)[0]):
+    if use.is_alone or os.path.exists(keeper_files(state, sandbox)[0]):
         refuse_kept(state, sandbox)
         lock = wait_for_lock(state, sandbox, spec.cancel_fd, lambda: tell_waiting(project, spec))
         if lock is None:
