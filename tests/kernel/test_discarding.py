@@ -328,3 +328,21 @@ def test_what_a_run_held_and_a_later_one_deleted_is_kept_when_nothing_is_left_to
     assert operation.kind == "discard"
     kept = [path.read_text() for path in (ground.state / "operations" / operation.id).rglob("a") if path.is_file()]
     assert kept == ["kept\n"]
+
+
+def test_what_can_not_be_let_go_because_the_disk_fails_stays_for_now(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a look belongs to every verb, and its failure is none of theirs."""
+    sandbox = ground.sandbox()
+    sandbox.run("echo > file", after="hold")
+
+    def fail(*_given: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("unspill.sandbox.sandbox.has_news", lambda _project: True)
+    with monkeypatch.context() as patch:
+        patch.setattr("unspill.sandbox.apply.fold_changes", fail)
+        assert kinds(sandbox.changes()) == {"file": "added"}
+    sandbox.apply()
+    assert (ground.project / "file").exists()

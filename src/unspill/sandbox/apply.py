@@ -624,7 +624,7 @@ def discard_held(project: Project, selection: Selection, asked_by: str = "person
 def let_go(project: Project) -> None:
     """Discard what held runs have taken back where the person has made something since: it would hide that.
 
-    Where somebody stands on the layers, it stays for now.
+    Where somebody stands on the layers, or they can't be read, it stays for now.
     """
     state, store, sandbox = project.store.state, project.store, project.row.id
     lock = SandboxLock(state, sandbox)
@@ -637,7 +637,7 @@ def let_go(project: Project) -> None:
             if discard.paths:
                 discard.run()
             look_again(project)
-    except SandboxUnavailable:
+    except (OSError, SandboxUnavailable):
         return
     finally:
         lock.release()
