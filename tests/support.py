@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from unspill.layers.lifecycle import wait_until_clean
 from unspill.layers.trees import remove_tree
 from unspill.model.plan import Facts, Plan
 from unspill.runner.launcher import stop_launchers
+from unspill.sandbox.apply import apply_run
 from unspill.store.db import Store
 
 Event = Started | OutputChunk | Ended
@@ -202,6 +204,23 @@ def printed(result: RunResult) -> str:
     """Return the standard output of a command that ended well."""
     assert result.ok, result
     return result.stdout.kept().decode()
+
+
+def run_both(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, first: str, second: str, **options: Any
+) -> tuple[RunResult, RunResult]:
+    """Run a command, and another one that comes right before what the first changed is applied."""
+    with ThreadPoolExecutor(1) as pool:
+        coming: list[Future[RunResult]] = []
+
+        def apply_late(*given: Any, **named: Any) -> Any:
+            monkeypatch.undo()
+            coming.append(pool.submit(sandbox.run, second, after="apply", **options))
+            time.sleep(0.5)
+            return apply_run(*given, **named)
+
+        monkeypatch.setattr("unspill.sandbox.apply.apply_run", apply_late)
+        return sandbox.run(first, after="apply"), coming[0].result(20)
 
 
 _sleeps = itertools.count()

@@ -19,6 +19,7 @@ from tests.figures import record_figure
 from tests.kernel.checkpoint_writers import WRITERS
 from tests.support import Ground, kinds, lasting, parent_of, processes_with
 from unspill import Sandbox
+from unspill.apply.recover import OwnEntries
 from unspill.errors import SandboxUnavailable
 from unspill.host import stopper
 from unspill.layers.checkpoint import LayerCopy
@@ -313,6 +314,10 @@ def test_what_the_person_edits_under_a_busy_sandbox_is_a_conflict(live: Live, gr
     assert (ground.project / "mine").read_text() == "inside\n"
 
 
+# Does at its end what it is told
+PROGRAM = "import os; print('up', flush=True); os.system(input())"
+
+
 @pytest.mark.parametrize("second", ["echo 2 > made/g; mv dir/a dir/b; echo > dir/a", "chmod 750 ."])
 @pytest.mark.parametrize("by", ["checkpoint", "program"])
 def test_what_a_checkpoint_has_changed_in_a_directory_is_no_edit_of_the_persons(
@@ -320,7 +325,7 @@ def test_what_a_checkpoint_has_changed_in_a_directory_is_no_edit_of_the_persons(
 ) -> None:
     """Neither at the next one nor at the end: nothing is held as deleted or changed in the meantime."""
     ground.write("dir/a", "a\n")
-    run = start(live, "import os; print('up', flush=True); os.system(input())", "apply")
+    run = start(live, PROGRAM, "apply")
     live.run("mkdir made; echo 1 > made/f; chmod 600 dir/a; echo > dir/new", after="apply")
     result = live.run(second, after="apply") if by == "checkpoint" else None
     run.write(b"\n" if by == "checkpoint" else second.encode() + b"\n")
@@ -339,7 +344,6 @@ DELETED = {
     "not watched": (["chmod 750 node_modules; echo x >> node_modules/a; echo > new"], "node_modules/a", []),
     "moved there": (["mkdir -p made/node_modules; mv a made/node_modules/a; echo > new"], "made/node_modules/a", []),
 }
-PROGRAM = "import os; print('up', flush=True); os.system(input())"
 
 
 def write(live: Live, run: BackgroundRun, command: str, by: str) -> None:
@@ -356,6 +360,12 @@ def write(live: Live, run: BackgroundRun, command: str, by: str) -> None:
 def test_what_the_person_deletes_after_a_checkpoint_is_not_brought_back(
     live: Live, ground: Ground, case: str, by: str
 ) -> None:
+    path = delete_after_checkpoint(live, ground, case, by)
+    assert not (ground.project / path).exists()
+
+
+def delete_after_checkpoint(live: Live, ground: Ground, case: str, by: str) -> str:
+    """Delete a file that a run writes afterwards; return its path."""
     first, path, then = DELETED[case]
     for name in ("a", "dir/a", "node_modules/a"):
         ground.write(name, "a\n")
@@ -366,12 +376,12 @@ def test_what_the_person_deletes_after_a_checkpoint_is_not_brought_back(
     for command in then:
         live.run(command, after="apply")
     write(live, run, f"echo y >> {path}", by)
-    assert not (ground.project / path).exists()
+    return path
 
 
 @pytest.mark.parametrize("by", ["checkpoint", "program"])
 @pytest.mark.parametrize("directory", [".", "dir"])
-def test_nor_where_nothing_can_be_watched(
+def test_what_the_person_deletes_where_nothing_can_be_watched_is_not_brought_back(
     live: Live, ground: Ground, monkeypatch: pytest.MonkeyPatch, directory: str, by: str
 ) -> None:
     def refuse(*_given: Any) -> None:
@@ -388,22 +398,45 @@ def test_nor_where_nothing_can_be_watched(
 
 @pytest.mark.parametrize("by", ["checkpoint", "program"])
 @pytest.mark.parametrize("directory", ["dir", "node_modules"])
-def test_nor_what_they_delete_while_a_checkpoint_is_applied(
+def test_what_the_person_deletes_while_a_checkpoint_is_applied_is_not_brought_back(
     live: Live, ground: Ground, monkeypatch: pytest.MonkeyPatch, directory: str, by: str
 ) -> None:
+    delete_while_applied(live, ground, monkeypatch, directory, by)
+    assert not (ground.project / directory / "a").exists()
+
+
+def test_it_is_brought_back_where_names_are_not_compared(
+    live: Live, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control."""
+    monkeypatch.setattr("unspill.apply.recover._names_in", lambda _directory: {})
+    delete_while_applied(live, ground, monkeypatch, "node_modules", "checkpoint")
+    assert (ground.project / "node_modules" / "a").exists()
+
+
+def test_a_deleted_file_is_brought_back_where_all_names_count_as_ours(
+    live: Live, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control."""
+    monkeypatch.setattr(OwnEntries, "explains_names", lambda *_given: True)
+    delete_after_checkpoint(live, ground, "not watched", "checkpoint")
+    assert (ground.project / "node_modules" / "a").exists()
+
+
+def delete_while_applied(live: Live, ground: Ground, monkeypatch: pytest.MonkeyPatch, directory: str, by: str) -> None:
+    """Delete a file that a run writes afterwards, in a directory into which a checkpoint is just putting another."""
     ground.write(f"{directory}/a", "a\n")
     run = start(live, PROGRAM, "apply")
     live.run(f"echo x >> {directory}/a; echo > new", after="apply")
 
     def delete_first(*given: Any) -> Any:
-        monkeypatch.undo()
+        monkeypatch.setattr("unspill.sandbox.apply._without_claims", _without_claims)
         (ground.project / directory / "a").unlink()
         return _without_claims(*given)
 
     monkeypatch.setattr("unspill.sandbox.apply._without_claims", delete_first)
     live.run(f"echo > {directory}/b", after="apply")
     write(live, run, f"echo y >> {directory}/a", by)
-    assert not (ground.project / directory / "a").exists()
 
 
 # What is done first in the directory in which the person exchanges `d`

@@ -5,17 +5,16 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.kernel.files_errors import ERRORS, SECRET, lay_out
-from tests.support import HOST_ROOT, Ground, kinds, printed, short
-from unspill import FileError, RunResult, Sandbox, SandboxFiles
+from tests.support import HOST_ROOT, Ground, kinds, printed, run_both, short
+from unspill import FileError, Sandbox, SandboxFiles
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.model.policy import MIB
-from unspill.sandbox.apply import apply_run
 from unspill.sandbox.files import SandboxTree, read_bytes
 
 pytestmark = pytest.mark.kernel
@@ -288,18 +287,7 @@ def test_a_run_that_is_alone_sees_what_is_just_being_applied_and_neither_waits_f
     """What is applied has left the layers to whoever comes, and has the sandbox's lock until it is done."""
     ground.write("file", "one\n")
     sandbox = ground.sandbox()
-    with ThreadPoolExecutor(1) as pool:
-        coming: list[Future[RunResult]] = []
-
-        def apply_late(*given: Any, **named: Any) -> Any:
-            monkeypatch.undo()
-            coming.append(pool.submit(sandbox.run, "cat file > copy", after="apply", alone=True))
-            time.sleep(0.5)
-            return apply_run(*given, **named)
-
-        monkeypatch.setattr("unspill.sandbox.apply.apply_run", apply_late)
-        first = sandbox.run("echo two >> file", after="apply")
-        second = coming[0].result(20)
+    first, second = run_both(sandbox, monkeypatch, "echo two >> file", "cat file > copy", alone=True)
     assert (first.held, second.held) == (False, False)
     assert (ground.project / "copy").read_text() == "one\ntwo\n"
 

@@ -6,20 +6,17 @@ import os
 import re
 import shutil
 import tarfile
-import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.rootfs_tree import make_small_tree
-from tests.support import Ground, kinds, printed
-from unspill import RunResult, Sandbox
+from tests.support import Ground, kinds, printed, run_both
+from unspill import Sandbox
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import RootfsSpec
 from unspill.rootfs.build import tree_digest
-from unspill.sandbox.apply import apply_run
 from unspill.sandbox.rootfs import RootfsRegistry, keep_rootfs
 from unspill.sandbox.rootfs_use import discard_layers, layers_of
 
@@ -61,18 +58,7 @@ def test_a_run_sees_what_the_one_before_is_just_applying(
     """Such runs wait for each other, also for the apply."""
     sandbox = writable(ground, tree)
     ground.write("file", "one\n")
-    with ThreadPoolExecutor(1) as pool:
-        coming: list[Future[RunResult]] = []
-
-        def apply_late(*given: Any, **named: Any) -> Any:
-            monkeypatch.undo()
-            coming.append(pool.submit(sandbox.run, "sleep 1; echo three >> file", after="apply"))
-            time.sleep(0.5)
-            return apply_run(*given, **named)
-
-        monkeypatch.setattr("unspill.sandbox.apply.apply_run", apply_late)
-        first = sandbox.run("echo two >> file", after="apply")
-        second = coming[0].result(20)
+    first, second = run_both(sandbox, monkeypatch, "echo two >> file", "sleep 1; echo three >> file")
     assert (first.held, second.held) == (False, False)
     assert (ground.project / "file").read_text() == "one\ntwo\nthree\n"
 

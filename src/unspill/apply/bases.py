@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unspill.store.db import Store
 
     class Explains(Protocol):
-        """Says of an entry that is not older than a mark whether that was us; with `names`, of what is in it."""
+        """Says whether we made an entry newer than a mark; with `names`, whether only we put or took names in it."""
 
         def __call__(self, path: bytes, status: os.stat_result, mark: int, *, names: bool = False) -> bool: ...
 

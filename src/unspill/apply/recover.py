@@ -287,7 +287,7 @@ class OwnEntries:
     ) -> None:
         """Take in what an operation has done; directories that were `unedited` before it are so after it.
 
-        Not those in which a name is another than before that the operation did not touch.
+        A directory in which another name has changed meanwhile is left out: somebody else was there.
         """
         journal = journal_of(store.state, operation)
         if journal is None or journal.end is None or root not in operation.roots:

@@ -161,7 +161,8 @@ class StackUse:
     def __init__(self, state: bytes, sandbox: SandboxId) -> None:
         """Try to be the only one, and join the others if there are some; `is_alone` says which. The lock must be held.
 
-        Nobody is waited for: a run that is alone may itself wait for the lock, at its end. It keeps the layers as well.
+        This waits for nobody: a run that is alone may itself wait for the lock, at its end. Until then it keeps the
+        layers in place as we would.
         """
         self._fd: int | None = _open(lock_file(state, sandbox) + b".use")
         try:

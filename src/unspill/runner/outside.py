@@ -229,7 +229,7 @@ class Outside:
                 if path and above in self._watched:
                     self._watched[above][1].add(name)
                 is_old = os.lstat(place).st_ctime_ns < self._begun_ns - _TICKS_NS
-                # In a new one that a run wrote to, somebody may have been before it was watched
+                # The person may have changed a new one that a run made before it was watched
                 if is_old or (is_new and not self.is_in_layer(name)):
                     self._known.add(name)
             except OSError as error:
